@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dlclient.backend import Json
 from dlcontrol.reporting import formatting
 from dlcontrol.reporting.formatting import in_ranges
-from dlcore.documents.jobnames import full_name
+from dlcore.documents.jobnames import full_name, manager_of
 
 __all__ = [
     "CANCELLING",
@@ -103,7 +103,7 @@ class JobView:
         return cls(
             name=full_name(document, home),
             phase=CANCELLING if gone else status.get("phase", "Submitted"),
-            message=status.get("message", ""),
+            message=status.get("message") or _managed(document),
             labels=metadata.get("labels") or {},
             priority=document["spec"].get("priority", 0),
             gpus=allocation.get("gpus", 0),
@@ -127,6 +127,11 @@ class JobView:
             version=metadata.get("resourceVersion", ""),
             document=document,
         )
+
+
+def _managed(document: Json) -> str:
+    manager = manager_of(document)
+    return f"is managed by {manager}" if manager else ""
 
 
 def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:

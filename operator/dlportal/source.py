@@ -16,7 +16,7 @@ from dlclient.cluster.backend import ClusterBackend
 from dlclient.cluster.connecting import Connection
 from dlclient.cluster.reading.recorded import LACKS, UNTOLD
 from dlcontrol.recording.composing import compose, losses, make_memory, read_entries
-from dlcore.documents.jobnames import full_name
+from dlcore.documents.jobnames import full_name, manager_of
 from dlcore.placement.limits import namespace_of
 from dlcore.profiles import Profile
 from dlcore.recording.record import Gpu, Header, Record
@@ -108,7 +108,8 @@ class Whole:
         return Known(settings, profiles=profiles, notes=notes)
 
     def _find_jobs(self) -> Found[list[JsonObject]]:
-        jobs = self._ask(lambda backend: backend.list_jobs().items)
+        items = self._ask(lambda backend: backend.list_jobs().items)
+        jobs = [job for job in items if not manager_of(job)]
         return Found(jobs, frozenset(namespace_of(full_name(job)) for job in jobs))
 
     def _find_record(self) -> Found[Record]:

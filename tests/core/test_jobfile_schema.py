@@ -124,12 +124,16 @@ def test_what_runs_for_real_must_bring_its_pods():
 
 
 def test_kubernetes_refuses_a_change_of_exactly_what_may_not_change():
-    [change] = [rule for rule in SCHEMA["x-kubernetes-validations"] if "oldSelf" in rule["rule"]]
+    rules = [rule for rule in SCHEMA["x-kubernetes-validations"] if "oldSelf" in rule["rule"]]
+    # The manager cannot change at all.
+    [change] = [rule for rule in rules if "spec.managedBy" not in rule["rule"]]
+    assert len(rules) == 2
     fields = re.findall(r"self\.spec\.(\w+) == oldSelf\.spec\.(\w+)", change["rule"])
     assert fields == [(name, name) for name in jobschema.FIXED_FIELDS]
     free = set(jobschema.RUNNABLE.fields["spec"].openapi()["properties"])
     assert free - set(jobschema.FIXED_FIELDS) == {
         "gpus",
+        "managedBy",
         "priority",
         "suspend",
         "ttlSecondsAfterFinished",

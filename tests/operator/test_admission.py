@@ -113,6 +113,8 @@ def test_a_new_job_is_held_by_the_api_server_itself(kubectl):
     wait_until(lambda: finalizers([]) == [names.FINALIZER])
     for own in (["mine/before"], ["mine/before", names.FINALIZER]):
         assert finalizers(own) == ["mine/before", names.FINALIZER]
+    document["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    assert finalizers(["mine/before"]) == ["mine/before"]
 
 
 def test_the_expressions_of_the_policies_are_well_typed(installed):

@@ -234,3 +234,18 @@ async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpu
     await there.settle()
     assert there.cpus == cpus
     following.cancel()
+
+
+def test_a_job_of_another_controller_is_in_no_mirror_and_replaces_an_earlier_one():
+    def managed(version, by):
+        return {**document(version), "spec": {"managedBy": by} if by else {}}
+
+    jobs = Mirrors().jobs
+    jobs.show(managed(3, "kueue.x-k8s.io/multikueue"))
+    assert not jobs.objects
+    for version, by in ((5, ""), (7, "dljob.io/operator")):
+        jobs.show(managed(version, by))
+        assert version_of(jobs.objects[JOB]) == version
+    # A list shows a job of the same name before a watch shows the end of the former one.
+    jobs.show_all([managed(9, "kueue.x-k8s.io/multikueue")], 9)
+    assert not jobs.objects

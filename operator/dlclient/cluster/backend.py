@@ -39,7 +39,7 @@ from dlclient.cluster.reading.wording import (
 from dlclient.cluster.refusals import FORBIDDEN
 from dlclient.cluster.watching import Watcher
 from dlclient.jobviews import JobView
-from dlcore.documents.jobnames import full_name
+from dlcore.documents.jobnames import full_name, manager_of
 from dlcore.documents.launchers import notice_of
 from dlkube.client import ApiServer, Rejected
 from dlkube.resources import DLJOBS, EVENTS, NODES
@@ -192,7 +192,7 @@ class ClusterBackend:
         from dlclient.cluster.reading import recorded  # noqa: PLC0415 - no other verb needs it
         from dlcore.recording.record import Header, Source  # noqa: PLC0415 - as below
 
-        jobs = self.list_jobs().items
+        jobs = _ours(self.list_jobs().items)
         selector = "involvedObject.kind=DLJob"
         listing = self._unless_forbidden(
             lambda: self._asker.ask_plainly(
@@ -236,9 +236,9 @@ class ClusterBackend:
             f"only jobs in namespace {self._connection.namespace} are shown",
         )
         if everywhere is not None:
-            return everywhere.items, True
+            return _ours(everywhere.items), True
         home = self._connection.namespace
-        return self._asker.ask(lambda api: api.list(DLJOBS, home)).items, False
+        return _ours(self._asker.ask(lambda api: api.list(DLJOBS, home)).items), False
 
     def cordon(self, node: str, gpu: int, reason: str) -> Json:
         from dloperator.nodes.nodes import CORDONS  # noqa: PLC0415 - as above
@@ -354,6 +354,11 @@ class ClusterBackend:
         if notice not in self._noticed:
             self._noticed.add(notice)
             self._notice(f"note: {notice}")
+
+
+def _ours(documents: Sequence[Json]) -> list[Json]:
+    """Leave out jobs of other controllers; their statuses may name GPUs of another cluster."""
+    return [document for document in documents if not manager_of(document)]
 
 
 def _shown(document: Json) -> Json:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from dlcore.documents import jobforms
 from dlcore.documents.checkpointfields import CHECKPOINT
 from dlcore.documents.jobforms import PATH_LENGTH, YEAR
+from dlcore.documents.jobnames import OUR_CONTROLLER
 from dlcore.documents.language.records import Many, Record
 from dlcore.documents.language.schemas import Decimal, Flag, Node, Number, Text
 from dlcore.documents.podfields import CONTAINER
@@ -332,6 +333,16 @@ FIELDS: Final[Mapping[str, Node]] = {
                 writes=lambda size: size or None,
             ),
         },
+    ),
+    "managedBy": Text(
+        description=(
+            "The controller that manages the job, as on a Job of batch/v1. If left out, or"
+            f" {OUR_CONTROLLER}, DLJob does. DLJob leaves a job of another controller alone:"
+            " it gives the job no GPUs and does not write its status. It cannot change. On one machine"
+            " it has no effect."
+        ),
+        max_length=63,
+        form=jobforms.CONTROLLER,
     ),
     "priority": Number(
         description="Jobs of a higher priority come first.",

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from dlcore.documents import podfields
 from dlcore.documents.checkpointfields import CHECKPOINT
 from dlcore.documents.jobfields import FIELDS, TRAINING
-from dlcore.documents.jobnames import full_name
+from dlcore.documents.jobnames import full_name, manager_of
 from dlcore.documents.jobschema import (
     API_VERSION,
     FIXED_FIELDS,
@@ -154,6 +154,7 @@ def _job(document: Fields) -> Job:
         training=training,
         type=_type(spec.get("profile"), training.batch_size),
         submitted_at=float(metadata.get("annotations", {}).get(SUBMIT_AT, 0.0)),
+        managed_by=manager_of(document),
         priority=spec["priority"],
         suspend=spec["suspend"],
         framework=framework,
@@ -219,6 +220,7 @@ def _rendered_spec(job: Job) -> Fields:
         environment=_rendered_environment(job),
         warmStart=without_none(preload=list(job.preload)),
         batch=_BATCH.write(job.batch),
+        managedBy=job.managed_by,
         priority=job.priority,
         suspend=job.suspend,
         ttlSecondsAfterFinished=job.limits.ttl_seconds_after_finished,

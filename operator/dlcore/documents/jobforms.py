@@ -46,6 +46,11 @@ LABEL_VALUE: Final = Form(
     "is no value of a label",
     lambda _: "give at most 63 letters, digits, '-', '_' and '.', first and last a letter or digit",
 )
+CONTROLLER: Final = Form(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[!-.0-~]([!-~]*[!-~])?",
+    "is no name of a controller",
+    lambda _: "write a domain, '/' and a name, such as kueue.x-k8s.io/multikueue",
+)
 GPU_TYPE: Final = Form(
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
     "is no type of GPU",

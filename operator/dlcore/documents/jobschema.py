@@ -160,6 +160,12 @@ def openapi() -> Json:
     schema["properties"]["metadata"] = {"type": "object"}
     schema["x-kubernetes-validations"] = [
         jobforms.LABEL.validation(".metadata.name"),
+        {
+            "rule": _is_same("managedBy"),
+            "message": "managedBy cannot change, because another controller may have begun with the job;"
+            " delete the job and create it again",
+            "fieldPath": ".spec",
+        },
         _validation_of_changes(),
     ]
     return schema

@@ -172,6 +172,8 @@ class Job:
     training: Training
     type: JobType = JobType("")
     submitted_at: float = 0.0
+    managed_by: str = ""
+    """Another controller; empty: DLJob."""
     priority: int = 0
     suspend: bool = False
     framework: Framework = Framework.NONE

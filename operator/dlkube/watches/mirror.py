@@ -8,6 +8,7 @@ any order.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar, cast
 
+from dlcore.documents.jobnames import manager_of
 from dlkube import names
 from dlkube.constraints.other_pods import OtherObjects
 from dlkube.documents import Json, NodeDocument, PodDocument
@@ -63,16 +64,18 @@ class Mirror(Generic[D]):
         *,
         is_news: Callable[[D, D], bool] = lambda _known, _shown: True,
         trimmed: Callable[[D], Json] = trim,
+        is_meant: Callable[[Json], bool] = lambda _: True,
     ) -> None:
         """
         Begin empty; ``changed`` is called with a name, and false if we wrote the change ourselves.
 
         ``is_news`` compares the documents before and after another program's write; ``trimmed`` returns the part of
-        a document that is kept.
+        a document that is kept. Objects that are not ``is_meant`` are left out.
         """
         self._changed = changed
         self._is_news = is_news
         self._trimmed = trimmed
+        self._is_meant = is_meant
         self._objects: dict[Name, D] = {}
         self._gone: dict[Name, int] = {}
         """The versions of recently deleted objects."""
@@ -93,6 +96,11 @@ class Mirror(Generic[D]):
         if known is not None and version_of(known) >= version:
             return
         if known is None and self._is_past(name, version):
+            return
+        if not self._is_meant(document):
+            # It may have the name of an earlier object that is meant, whose end was not shown yet.
+            if known is not None:
+                self.show_end(document)
             return
         self._gone.pop(name, None)
         shown = self._objects[name] = cast(D, self._trimmed(cast(D, document)))
@@ -155,7 +163,10 @@ class Mirrors:
         """The jobs that have changed since the last cycle."""
         self.changed_pods: set[Name] = set()
         """The pods that have changed since they were last counted."""
-        self.jobs: Mirror[Json] = Mirror(self._job_changed, is_news=_is_more_than_ours)
+        self.jobs: Mirror[Json] = Mirror(
+            self._job_changed, is_news=_is_more_than_ours, is_meant=lambda job: not manager_of(job)
+        )
+        """Without the jobs that another controller manages; ``managedBy`` cannot change."""
         self.pods: Mirror[PodDocument] = Mirror(self._pod_changed, trimmed=trim_pod)
         self.nodes: Mirror[NodeDocument] = Mirror(
             self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node

@@ -324,6 +324,18 @@ ALLOCATION = {
             "is cancelled; on n1 its pod is ending",
         ),
         (
+            job({"creationTimestamp": "2026-01-31T11:50:00Z"}, {"managedBy": "acme.io/jobs"}),
+            "is managed by acme.io/jobs, so DLJob leaves it alone",
+        ),
+        (
+            job(spec={"managedBy": "acme.io/jobs"}, phase="Running", message="starts on 2 GPUs"),
+            "is managed by acme.io/jobs, so DLJob leaves it alone. Its status says: starts on 2 GPUs",
+        ),
+        (
+            job(spec={"managedBy": "dljob.io/operator"}, phase="Completed", message="done"),
+            "done",
+        ),
+        (
             job(phase="Queued", message="it crashed", retryAt="2026-01-31T12:00:30Z"),
             "is tried again in about 30s: it crashed",
         ),

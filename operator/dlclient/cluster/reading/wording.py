@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dlclient.jobviews import JobView, read_time
 from dlcontrol.reporting.formatting import duration
+from dlcore.documents.jobnames import manager_of
 from dlkube.names import HOME
 
 Json = Mapping[str, Any]
@@ -28,6 +29,9 @@ PATIENCE_S: Final = 30.0
 def sentence(job: Json, now: float) -> str:
     """Explain what a job does now."""
     status, metadata = job.get("status") or {}, job["metadata"]
+    if manager := manager_of(job):
+        mirrored = f". Its status says: {status['message']}" if status.get("message") else ""
+        return f"is managed by {manager}, so DLJob leaves it alone{mirrored}"
     if metadata.get("deletionTimestamp"):
         return f"is cancelled{_lingering(status)}"
     if not status.get("phase"):

@@ -1,0 +1,118 @@
+"""
+A job that another controller manages is that controller's alone: the contract of MultiKueue's generic adapter
+(KEP-2349), whose part a service account plays here with the rights that Kueue documents.
+
+One control plane stands for the cluster of the manager and that of the worker: ``net`` is the job in the
+manager's cluster, ``net-remote`` its copy in the worker's.
+"""
+
+import copy
+import re
+
+import pytest
+
+from tests.operator.manifests import make_manifest, path_of
+from tests.operator.refusing import refusal
+from tests.operator.stages import Stage, staged
+from tests.servers.api import Json, Refused
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+ORIGIN = {"kueue.x-k8s.io/multikueue-origin": "multikueue"}
+MANAGER_RULES = [
+    {
+        "apiGroups": ["dljob.io"],
+        "resources": ["dljobs", "dljobs/status"],
+        "verbs": ["get", "list", "watch", "patch", "update"],
+    }
+]
+"""https://kueue.sigs.k8s.io/docs/tasks/run/multikueue/external-frameworks/"""
+
+
+def merge_patch(old: Json, new: Json) -> Json:
+    """Make the patch from one document to the other, as client.MergeFrom does."""
+    gone = dict.fromkeys(old.keys() - new.keys())
+    changed = {
+        name: merge_patch(old[name], each)
+        if isinstance(each, dict) and isinstance(old.get(name), dict)
+        else each
+        for name, each in new.items()
+        if old.get(name) != each
+    }
+    return gone | changed
+
+
+@pytest.fixture
+def stage(control_plane, namespace, tmp_path):
+    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
+        yield stage
+
+
+@pytest.fixture
+def adapter(stage: Stage):
+    """Kueue's connection to the manager's cluster."""
+    home, rbac = f"/api/v1/namespaces/{stage.namespace}", "/apis/rbac.authorization.k8s.io/v1"
+    roles = f"{rbac}/namespaces/{stage.namespace}"
+    metadata = {"name": "kueue"}
+    stage.api.post(f"{home}/serviceaccounts", {"metadata": metadata})
+    stage.api.post(f"{roles}/roles", {"metadata": metadata, "rules": MANAGER_RULES})
+    stage.api.post(
+        f"{roles}/rolebindings",
+        {
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kueue"},
+            "subjects": [{"kind": "ServiceAccount", "name": "kueue", "namespace": stage.namespace}],
+        },
+    )
+    kubeconfig = stage.plane.kubeconfig_for_service_account(stage.namespace, "kueue")
+    with stage.plane.api(kubeconfig) as api:
+        yield api
+
+
+@pytest.mark.story
+def test_multikueue_runs_a_job_elsewhere_and_copies_its_status_back(stage: Stage, adapter):
+    stage.start_operator()
+    stage.submit("net", iterations=400, managedBy=MULTIKUEUE)
+    stage.submit("ours", iterations=50, managedBy="dljob.io/operator")
+    stage.wait_for_phase("ours", "Completed")
+    job = stage.job("net")
+    assert "status" not in job
+    assert "finalizers" not in job["metadata"]
+
+    # The adapter makes the remote object: the same without managedBy, with its own labels.
+    remote = copy.deepcopy(job)
+    remote["metadata"] = {"name": "net-remote", "labels": ORIGIN}
+    del remote["spec"]["managedBy"]
+    stage.api.post(stage.path(), remote)
+    stage.wait_for_phase("net-remote", "Running")
+    copied: Json = {}
+    for phase in ("Running", "Completed"):
+        copied = stage.wait_for_phase("net-remote", phase)
+        # The whole status, by a merge patch of the subresource.
+        patch = merge_patch({"status": stage.status("net")}, {"status": copied})
+        adapter.merge(f"{stage.path('net')}/status", patch)
+        assert stage.status("net") == copied
+    kubectl = stage.plane.kubectl.in_namespace(stage.namespace)
+    kubectl("wait", "dljob/net", "--for=condition=Complete", "--timeout=10s")
+
+    # The operator has done nothing about it, although the copied status names nodes and an epoch.
+    stage.submit("later", iterations=50)
+    stage.wait_for_phase("later", "Completed")
+    assert stage.status("net") == copied
+    assert (stage.events("net"), stage.pods_of("net")) == ([], [])
+    stage.api.delete(stage.path("net"))
+    assert stage.is_gone("net"), "no finalizer keeps it"
+
+
+def test_the_manager_cannot_change_and_wrong_names_are_refused(cluster, namespace):
+    with cluster.api() as api:
+        api.post(path_of(namespace), make_manifest("net", managedBy=MULTIKUEUE))
+        api.post(path_of(namespace), make_manifest("ours"))
+        for name, manager in (("net", "acme.io/other"), ("net", None), ("ours", MULTIKUEUE)):
+            with pytest.raises(Refused, match="managedBy cannot change") as refused:
+                api.merge(path_of(namespace, name), {"spec": {"managedBy": manager}})
+            assert "delete the job and create it again" in str(refused.value)
+        for wrong in ("kueue", "Kueue/x", "/x", "kueue.x-k8s.io/"):
+            (line,) = refusal(api, namespace, make_manifest("wrong", managedBy=wrong))
+            assert re.match(r"spec\.managedBy: .*write a domain, '/' and a name", line), line
