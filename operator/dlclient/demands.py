@@ -69,7 +69,9 @@ class Demand(NamedTuple):
                 f"the job names its numbers of GPUs, {listed(options, 'and')}, and none of them is"
                 f" from {least} to {most}; give other numbers with --gpus"
             )
-        return {"options": within}
+        # A bound that an autoscaler has set stays.
+        is_bounded = self.most is None and gpus.get("max", 0) >= min(within)
+        return {"options": within} | ({"max": gpus["max"]} if is_bounded else {})
 
     def _check_usage(self) -> None:
         if self.counts is not None and (self.least is not None or self.most is not None):

@@ -40,6 +40,8 @@ def gpus(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         counts = draw(st.lists(st.integers(1, 64), min_size=1, max_size=6, unique=True))
         drawn: dict[str, Any] = {"options": counts}
+        if draw(st.booleans()):
+            drawn["max"] = draw(st.integers(min(counts), 64))
     else:
         low = draw(st.integers(1, 20))
         drawn = {"max": low + draw(st.integers(0, 20))}

@@ -258,6 +258,10 @@ _FIELDS: Final[dict[str, Node]] = {
         description="The job's present activity and the reason, or how it ended.",
         max_length=LONGEST_MESSAGE,
     ),
+    "selector": Text(
+        description="The label selector of the pods that train, which the scale subresource shows.",
+        max_length=512,
+    ),
     "allocation": _ALLOCATION,
     "progress": _PROGRESS,
     "queue": _QUEUE,

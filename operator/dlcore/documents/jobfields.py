@@ -60,14 +60,18 @@ GPUS: Final = Record(
             maximum=MAX_GPUS,
         ),
         "max": Number(
-            description="Instead of options: the largest number of GPUs.",
-            minimum=1,
+            description=(
+                "The largest number of GPUs. Together with options, larger options do not count for"
+                " now. kubectl scale and autoscalers set it."
+            ),
+            minimum=0,
             maximum=MAX_GPUS,
+            remedy=f"give a whole number from 1 to {MAX_GPUS:,}",
         ),
         "requested": Number(
             description=(
                 "The number that a scheduler without elasticity would give: one of the options;"
-                " the largest if left out."
+                " the largest if left out. If it is more than max allows, the largest allowed option."
             ),
             minimum=1,
             maximum=MAX_GPUS,

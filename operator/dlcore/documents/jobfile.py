@@ -181,7 +181,7 @@ def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:
     options = options_of(gpus)
     return GpuDemand(
         options=options,
-        requested=gpus.get("requested", options[-1]),
+        requested=min(gpus.get("requested", options[-1]), options[-1]),
         types=tuple(gpus.get("types", ())),
         mixed=gpus["mixed"],
         max_nodes=gpus.get("maxNodes", _default_max_nodes(framework)),

@@ -44,8 +44,15 @@ def definition() -> JsonObject:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": schema()},
-                    # No scale: autoscalers do not decide how many GPUs a job has.
-                    "subresources": {"status": {}},
+                    "subresources": {
+                        "status": {},
+                        # Autoscalers bound the number of GPUs; DLJob decides it within the bound.
+                        "scale": {
+                            "specReplicasPath": ".spec.gpus.max",
+                            "statusReplicasPath": ".status.allocation.gpus",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
                     "additionalPrinterColumns": list(COLUMNS),
                 }
             ],

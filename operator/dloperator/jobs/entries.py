@@ -18,8 +18,10 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import ConditionType, Status
 from dlcontrol.situation.status_documents import read_status, read_time, write_status, write_time
 from dlcore.documents import jobfile
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import GpuDemand, Job, JobId, Phase, Training
 from dlcore.predicting.predictor import Span
+from dlkube import names
 from dlkube.documents import Json
 from dlkube.names import Name
 from dlkube.watches.mirror import epoch_of, version_of
@@ -65,6 +67,8 @@ class Circumstances:
     """The place of the job in the queue, and its expected start."""
     before: Json = field(default_factory=dict)
     """The status that the new one replaces."""
+    job_name: str = ""
+    """The name of the job in the labels of its pods."""
 
 
 def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
@@ -81,6 +85,7 @@ def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
         "epoch": around.epoch,
         "revision": around.before.get("revision", 0) + 1,
         "observedGeneration": around.generation,
+        "selector": f"{names.JOB_LABEL}={around.job_name},{names.ROLE_LABEL}={TRAINER}",
     }
     past = history.continued(around.before, shown)
     return shown | {"history": past} if past else shown
@@ -137,9 +142,9 @@ class Specs:
                 self.parse(document)
             await asyncio.sleep(0)
 
-    def keep_only(self, names: Collection[Name]) -> None:
+    def keep_only(self, kept: Collection[Name]) -> None:
         """Forget all other jobs."""
-        for name in self._read.keys() - names:
+        for name in self._read.keys() - kept:
             del self._read[name]
 
     def forget(self, name: Name) -> None:

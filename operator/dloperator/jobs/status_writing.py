@@ -63,6 +63,7 @@ class StatusDocuments:
                 template=template_condition(document, self._refusal(document)),
                 queue=self._queue_of(job, status, document=document),
                 before=document.get("status") or {},
+                job_name=document["metadata"]["name"],
             ),
         )
 

@@ -30,7 +30,8 @@ PROGRESS_SOURCES: Final = ("log", "file", "http")
 def options_of(gpus: Fields) -> tuple[int, ...]:
     """Return the allowed numbers of GPUs, rising; empty if the record does not say."""
     if "options" in gpus:
-        return tuple(sorted(gpus["options"]))
+        most = gpus.get("max", max(gpus["options"], default=0))
+        return tuple(sorted(count for count in gpus["options"] if count <= most))
     if "max" in gpus:
         return tuple(range(gpus.get("min", 1), gpus["max"] + 1))
     return ()
@@ -69,16 +70,39 @@ GPU_RULES: Final = (
         reads=("options", "min", "max"),
         message="does not say on how many GPUs the job can run",
         remedy="give options: [1, 2, 4], or max (and min)",
-        holds=lambda gpus: bool(_count_given(gpus, ("options", "min", "max"))),
+        holds=lambda gpus: not gpus.keys().isdisjoint(("options", "min", "max")),
         cel="has(self.options) || has(self.min) || has(self.max)",
     ),
     Rule(
         name="gpu-counts-are-given-once",
-        reads=("options", "min", "max"),
+        reads=("options", "min"),
         message="says twice on how many GPUs the job can run",
         remedy="keep either options, or min and max",
-        holds=lambda gpus: "options" not in gpus or not _count_given(gpus, ("min", "max")),
-        cel="!has(self.options) || !(has(self.min) || has(self.max))",
+        holds=lambda gpus: "options" not in gpus or "min" not in gpus,
+        cel="!has(self.options) || !has(self.min)",
+    ),
+    Rule(
+        name="max-is-at-least-one",
+        reads=("max",),
+        at="max",
+        message="is 0, and no job can run on that",
+        remedy="give at least 1; to take all GPUs from the job, set suspend: true",
+        holds=lambda gpus: gpus.get("max", 1) >= 1,
+        cel="!has(self.max) || self.max >= 1",
+    ),
+    Rule(
+        name="max-allows-an-option",
+        reads=("options", "max"),
+        at="max",
+        message="is less than each number in options",
+        remedy="give at least the smallest of them; to take all GPUs from the job, set suspend: true",
+        holds=lambda gpus: (
+            "options" not in gpus or gpus.get("max", 1) < 1 or bool(options_of(gpus))
+        ),
+        cel=(
+            "!has(self.options) || !has(self.max) || self.max < 1"
+            " || self.options.exists(count, count <= self.max)"
+        ),
     ),
     Rule(
         name="min-needs-max",
@@ -95,7 +119,7 @@ GPU_RULES: Final = (
         at="min",
         message="is more than max",
         remedy="give a min that is at most max",
-        holds=lambda gpus: gpus.get("min", 1) <= gpus.get("max", gpus.get("min", 1)),
+        holds=lambda gpus: "min" not in gpus or "max" not in gpus or gpus["min"] <= gpus["max"],
         cel="!has(self.min) || !has(self.max) || self.min <= self.max",
     ),
     Rule(
@@ -104,8 +128,11 @@ GPU_RULES: Final = (
         at="max",
         message=f"is {MAX_RANGE} or more above min, too many counts to choose from",
         remedy="name the useful ones in options",
-        holds=lambda gpus: gpus.get("max", 1) - gpus.get("min", 1) < MAX_RANGE,
-        cel=f"!has(self.max) || self.max - (has(self.min) ? self.min : 1) < {MAX_RANGE}",
+        holds=lambda gpus: "options" in gpus or gpus.get("max", 1) - gpus.get("min", 1) < MAX_RANGE,
+        cel=(
+            "has(self.options) || !has(self.max)"
+            f" || self.max - (has(self.min) ? self.min : 1) < {MAX_RANGE}"
+        ),
     ),
     Rule(
         name="requested-is-an-option",
@@ -114,7 +141,9 @@ GPU_RULES: Final = (
         message="is none of the numbers of GPUs that the job can run on",
         remedy="give one of them, or leave requested out for the largest",
         holds=lambda gpus: (
-            "requested" not in gpus or not options_of(gpus) or gpus["requested"] in options_of(gpus)
+            "requested" not in gpus
+            or not options_of(gpus)
+            or gpus["requested"] in gpus.get("options", options_of(gpus))
         ),
         cel=(
             "!has(self.requested) || (has(self.options) ? self.requested in self.options : "
