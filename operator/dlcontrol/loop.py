@@ -22,6 +22,7 @@ from dlcontrol.effecting import Effects
 from dlcontrol.observing import Observer
 from dlcontrol.pacing import Alarm, BatchSize, Effort
 from dlcontrol.reporting import events
+from dlcontrol.reporting.notices import Notices
 from dlcontrol.reporting.ports import LearningPort, MetricsPort
 from dlcontrol.reporting.reports import (
     Decision,
@@ -100,6 +101,7 @@ class Controller:
             pace=options.pace,
             clock=clock,
         )
+        self._notices = Notices(options.notify, clock)
         self._alarm = Alarm(options.pace, clock)
         self._effort = Effort()
         self._next_cycle = 0.0
@@ -134,6 +136,7 @@ class Controller:
                 await self._alarm.wait(self._next_cycle, settles=settles)
         finally:
             await self.effects.end()
+            await self._notices.end()
 
     async def _run_once(self) -> None:
         """Run one cycle, and log its failure; the next cycle reads everything again."""
@@ -179,7 +182,8 @@ class Controller:
         before, broken = self.observer.mark_gpus(before)
         remember(self._learning.update, before)
         verdicts = self.scheduler.judge(before)
-        scene = before.with_statuses({job: verdict.status for job, verdict in verdicts.items()})
+        after = {job: verdict.status for job, verdict in verdicts.items()}
+        scene = before.with_statuses(after)
 
         # 2. Decide, once every SideCar has had the time to answer.
         decision: Decision | None = None
@@ -207,7 +211,7 @@ class Controller:
             decided=news,
             decision=decision,
             pauses=dict(find_pauses(before, verdicts)),
-            waits=dict(find_waits(before, {job: each.status for job, each in verdicts.items()})),
+            waits=dict(find_waits(before, after)),
         )
         if not await self.effects.bring_about(
             outcome, commands, scene=scene, effort=self._effort, alarm=self._alarm
@@ -217,6 +221,7 @@ class Controller:
             self._alarm.ring()
             return
 
+        self._notices.take(before, after, news=[*outcome.happened, *news])
         for job, waited in find_cancelled_waits(self.scene, scene):
             self._metrics.waited(job, **waited._asdict())
         self.scene = scene
@@ -236,3 +241,4 @@ class Controller:
         if scene.now >= self._next_show:
             self._next_show = scene.now + self._pace.look_seconds
             self._metrics.show(scene)
+            self._notices.find_waits(scene)

@@ -7,7 +7,6 @@ policy fails, every job keeps its GPUs.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from dlcontrol.deciding import snapshots
 from dlcontrol.judging import judging
@@ -18,6 +17,7 @@ from dlcontrol.pacing import BatchSize, Pace
 from dlcontrol.reporting import events
 from dlcontrol.reporting.ports import LearningPort, MetricsPort
 from dlcontrol.reporting.reports import Decision
+from dlcontrol.settings import Notify, Settings
 from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.rules import Rules, Verdict
 from dlcontrol.situation.scene import Scene
@@ -29,9 +29,6 @@ from dlcore.model import CauseCode, JobId, Mechanism, Snapshot
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.planning import Plan, Step, Stop
 from dlcore.profiles import Costs
-
-if TYPE_CHECKING:
-    from dlcontrol.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +44,12 @@ class Options:
     pace: Pace = Pace()
     seed: int = 0
     limits: NamespaceLimits = NamespaceLimits()
+    notify: Notify = Notify()
     may_rise: bool = True
     """The controller may end with :class:`Behind` if SideCars obey later controllers."""
 
     @classmethod
-    def of(cls, settings: "Settings", policy: Policy) -> "Options":
+    def of(cls, settings: Settings, policy: Policy) -> "Options":
         """Return the controller's part of the settings, with the policy already loaded."""
         return cls(
             policy=policy,
@@ -61,6 +59,7 @@ class Options:
             pace=settings.pace,
             seed=settings.seed,
             limits=settings.limits,
+            notify=settings.notify,
         )
 
 

@@ -11,10 +11,11 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
 from dlcontrol.pacing import Pace
 from dlcontrol.sidecars.dialing import DialSettings
@@ -47,6 +48,34 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Notices of events to a program or a web server."""
+
+    on: tuple[str, ...] = ("done", "failed", "noCheckpoint", "waits")
+    """Which events: done, failed, noCheckpoint (a checkpoint was not confirmed), waits, and reasons of Events."""
+    wait_seconds: float = 0.0
+    """After how long without GPUs a job is reported as one that waits; 0: never."""
+    url: str = ""
+    """The http or https address that gets each notice as JSON in a POST; empty: none."""
+    url_file: str = ""
+    """A file with that address, which other users of the settings then do not see."""
+    token_file: str = ""
+    """A file with a bearer token for that address."""
+    command: tuple[str, ...] = ()
+    """A command that gets each notice as JSON on its standard input; empty: none."""
+
+    def __post_init__(self) -> None:
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError("the address does not begin with http:// or https://")
+        if self.url and self.url_file:
+            raise ValueError("give url or urlFile, not both")
+
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self.url or self.url_file or self.command)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of a controller."""
 
@@ -72,6 +101,8 @@ class Settings:
     """How jobs are observed."""
     serving: Serving = field(default_factory=Serving)
     """The interfaces for other programs."""
+    notify: Notify = field(default_factory=Notify)
+    """Notices of events to a program or a web server."""
 
 
 class Setting(NamedTuple):
@@ -88,6 +119,14 @@ class SettingsError(WrongDocument):
     """One or more settings have values that DLJob refuses."""
 
 
+def _hide_path(url: str) -> str:
+    """Leave out all but the server, because the path of an incoming webhook is its password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}/***" if url else ""
+
+
+_HIDERS: Mapping[str, Callable[[str], str]] = {"store": redact, "notify.url": _hide_path}
+
 Tree = TypeVar("Tree", bound=Settings)
 
 
@@ -100,7 +139,7 @@ class Loaded(NamedTuple, Generic[Tree]):
     def described(self) -> Iterator[Setting]:
         """Return every value without credentials, with its origin and its documentation."""
         for path, value, documentation in _iter_leaves(self.settings, ""):
-            shown = redact(value) if path == "store" else value
+            shown = _HIDERS[path](value) if path in _HIDERS else value
             yield Setting(path, shown, self.origins.get(path, "default"), documentation)
 
 

@@ -14,6 +14,7 @@ EVERYTHING = {
     "image": {"repository": "lab.example/dljob", "tag": "2", "pullSecrets": ["lab"]},
     "sidecar": {"image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["team"]}},
     "store": {"type": "deployed"},
+    "notify": {"existingSecret": {"name": "chat", "tokenKey": "password"}},
     "scheduler": {"enabled": True, "extenderArgs": ["--overtaking=harmless"]},
     "networkPolicy": {"jobNamespaces": ["team-a", "team-b"]},
     "metrics": {"monitor": "pod", "rules": True, "dashboard": {"enabled": True}},
@@ -52,6 +53,8 @@ def test_the_operator_takes_the_settings_that_the_chart_writes(helm, tmp_path):
     assert settings.pods.image == "dljob-sidecar@sha256:" + "0" * 64
     assert settings.pods.pull_secrets == ("team",)
     assert settings.pods.release_seconds == 90
+    files = (settings.notify.url_file, settings.notify.token_file)
+    assert files == ("/etc/dljob-notify/url", "/etc/dljob-notify/token")
     assert settings.pods.runtime_class == "nvidia", "what is not given stays as it is"
 
 
@@ -319,3 +322,15 @@ def test_rarer_values_reach_the_pods(helm):
     assert scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.35.2"
     [endpoint] = rendered.find("ServiceMonitor")["spec"]["endpoints"]
     assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
+
+
+def test_the_secret_of_notices_is_where_the_settings_say(helm):
+    pod = helm.render(EVERYTHING).find("Deployment", "dljob-operator")["spec"]["template"]["spec"]
+    [volume] = [each for each in pod["volumes"] if each["name"] == "notify"]
+    assert volume["secret"]["secretName"] == "chat"
+    assert volume["secret"]["items"] == [
+        {"key": "url", "path": "url"},
+        {"key": "password", "path": "token"},
+    ]
+    [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "notify"]
+    assert mount == {"name": "notify", "mountPath": "/etc/dljob-notify", "readOnly": True}

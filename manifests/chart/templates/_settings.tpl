@@ -10,6 +10,11 @@
 {{- $_ := set $own "pool" (dict "placeholder" (dict "priorityClass" "dljob-placeholder")) }}
 {{- end -}}
 {{- if .Values.metrics.protected }}{{ $_ := set $own "metrics" (dict "protected" true) }}{{ end -}}
+{{- with .Values.notify.existingSecret }}{{ if .name }}
+{{- $notify := dict "urlFile" "/etc/dljob-notify/url" }}
+{{- if .tokenKey }}{{ $_ := set $notify "tokenFile" "/etc/dljob-notify/token" }}{{ end }}
+{{- $_ := set $own "notify" $notify }}
+{{- end }}{{ end -}}
 {{- toYaml (mergeOverwrite (deepCopy .Values.settings) $own) -}}
 {{- end -}}
 

@@ -1,0 +1,159 @@
+"""Notices to a real web server and a real command: which events, repeated, bounded, and without secrets in the log."""
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from dlcontrol.reporting import notices
+from dlcontrol.reporting.notices import MOST_QUEUED, Notices
+from dlcontrol.settings import Notify, Settings, SettingsError, load_tree
+from dlcontrol.situation.rules import News
+from dlcontrol.situation.status import Condition, ConditionType
+from dlcore.model import JobId, Phase
+from tests.control.scenes import NOW, cast, make_scene
+from tests.loops import on_loop
+
+JOB = JobId("a")
+
+
+async def at_once(_seconds):
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def receiver(*answers):
+    """A server that gives these answers in turn, and 200 after them; yields its address and what it got."""
+    got: list[tuple[dict, str]] = []
+    left = list(answers)
+
+    async def take(request):
+        got.append((await request.json(), request.headers.get("Authorization", "")))
+        return web.Response(status=left.pop(0) if left else 200)
+
+    app = web.Application()
+    app.router.add_post("/secret", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}/secret", got
+    finally:
+        await runner.cleanup()
+
+
+async def until(true):
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+def ended(phase, *, reason):
+    condition = Condition(ConditionType.FINISHED, status=True, reason=reason, message="it is over")
+    return (
+        make_scene(cast("a", phase=phase, conditions=(condition,), message="it is over"))
+        .entries[JOB]
+        .status
+    )
+
+
+@pytest.mark.parametrize(("phase", "event"), [(Phase.COMPLETED, "done"), (Phase.FAILED, "failed")])
+@on_loop
+async def test_the_end_of_a_job_is_posted_with_its_token_until_the_server_takes_it(
+    tmp_path, phase, event
+):
+    token = tmp_path / "token"
+    token.write_text("s3cret\n", encoding="utf-8")
+    async with receiver(500, 503) as (url, got):
+        settings = Notify(url=url, token_file=str(token))
+        sent = Notices(settings, lambda: NOW, sleep=at_once)
+        sent.take(make_scene(cast("a")), {JOB: ended(phase, reason="Why")}, news=())
+        await until(lambda: len(got) == 3)
+        await sent.end()
+    assert {authorization for _, authorization in got} == {"Bearer s3cret"}
+    document = got[-1][0]
+    assert (document["job"], document["event"], document["reason"]) == ("a", event, "Why")
+    assert document["text"] == "a: it is over"
+
+
+@on_loop
+async def test_only_chosen_events_are_sent_and_a_reason_of_events_may_be_chosen():
+    news = [
+        (JOB, News("CheckpointNotConfirmed", "not confirmed", warning=True)),
+        (JOB, News("GpuBroken", "Xid 79", warning=True)),
+        (JOB, News("Running", "trains")),
+    ]
+    async with receiver() as (url, got):
+        sent = Notices(Notify(url=url, on=("noCheckpoint", "GpuBroken")), lambda: NOW)
+        sent.take(make_scene(cast("a")), {}, news=news)
+        await until(lambda: len(got) == 2)
+        await sent.end()
+    assert [document["event"] for document, _ in got] == ["noCheckpoint", "GpuBroken"]
+
+
+@on_loop
+async def test_a_long_wait_is_reported_once():
+    waits = Condition(ConditionType.SCHEDULED, status=False, reason="NoRoom", message="", since=NOW)
+
+    def at(now):
+        return make_scene(cast("a", conditions=(waits,), message="waits: needs 4 GPUs"), now=now)
+
+    async with receiver() as (url, got):
+        sent = Notices(Notify(url=url, wait_seconds=60.0), lambda: NOW)
+        for seconds in (30.0, 61.0, 90.0, 500.0):
+            sent.find_waits(at(NOW + seconds))
+        await until(lambda: got)
+        await sent.end()
+    [(document, _)] = got
+    assert document["event"] == "waits"
+    assert document["message"] == "waits for 61s: needs 4 GPUs"
+
+
+@on_loop
+async def test_a_command_gets_the_notice_on_its_standard_input(tmp_path):
+    file = tmp_path / "got"
+    script = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
+    settings = Notify(command=(sys.executable, "-c", script, str(file)))
+    sent = Notices(settings, lambda: NOW)
+    sent.take(make_scene(cast("a")), {JOB: ended(Phase.FAILED, reason="Why")}, news=())
+    await until(lambda: file.exists() and file.read_text(encoding="utf-8"))
+    await sent.end()
+    assert json.loads(file.read_text(encoding="utf-8"))["event"] == "failed"
+
+
+@on_loop
+async def test_a_receiver_that_hangs_delays_only_its_notices_and_the_log_has_no_secret(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(notices, "LIMIT_S", 0.05)
+    hangs = Notices(Notify(command=("sleep", "60")), lambda: NOW, sleep=at_once)
+    hangs.take(make_scene(cast("a")), {JOB: ended(Phase.FAILED, reason="Why")}, news=())
+    await until(lambda: "drops the notice" in caplog.text)
+    url = "http://127.0.0.1:1/hooks/s3cret"
+    away = Notices(Notify(url=url), lambda: NOW, sleep=at_once)
+    away.take(make_scene(cast("a")), {JOB: ended(Phase.FAILED, reason="Why")}, news=())
+    await until(lambda: caplog.text.count("drops the notice") == 2)
+    assert "s3cret" not in caplog.text
+    await hangs.end()
+    await away.end()
+
+
+@on_loop
+async def test_the_queue_is_bounded(caplog):
+    sent = Notices(Notify(command=("true",), on=("GpuBroken",)), lambda: NOW)
+    news = [(JOB, News("GpuBroken", "Xid"))] * (MOST_QUEUED + 1)
+    sent.take(make_scene(cast("a")), {}, news=news)
+    assert "too many notices" in caplog.text
+    await sent.end()
+
+
+def test_the_address_is_checked_and_shown_without_its_secret():
+    with pytest.raises(SettingsError, match="http:// or https://"):
+        load_tree(Settings(), {"notify": {"url": "ftp://x"}})
+    loaded = load_tree(Settings(), {"notify": {"url": "https://chat.example/hooks/s3cret"}})
+    shown = {each.path: each.value for each in loaded.described()}
+    assert shown["notify.url"] == "https://chat.example/***"
