@@ -27,7 +27,7 @@ async def at_once(_seconds):
 @asynccontextmanager
 async def receiver(*answers):
     """A server that gives these answers in turn, and 200 after them; yields its address and what it got."""
-    got: list[tuple[dict, str]] = []
+    got: list[tuple[dict[str, str], str]] = []
     left = list(answers)
 
     async def take(request):

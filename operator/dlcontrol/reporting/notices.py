@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+from aiohttp import hdrs
 
 from dlcontrol.judging.trials import NOT_CONFIRMED
 from dlcontrol.reporting.formatting import duration
@@ -147,12 +148,12 @@ class Notices:
         log.warning("drops the notice of %s of %s: %s", notice.event, notice.job, reason)
 
     async def _post(self, body: bytes) -> None:
-        headers = {"Content-Type": "application/json"}
+        headers = {hdrs.CONTENT_TYPE: "application/json"}
         try:
             # Read each time, because a Secret may be replaced while the controller runs.
             url = self._settings.url or _read_line(self._settings.url_file)
             if self._settings.token_file:
-                headers["Authorization"] = f"Bearer {_read_line(self._settings.token_file)}"
+                headers[hdrs.AUTHORIZATION] = f"Bearer {_read_line(self._settings.token_file)}"
             async with (
                 aiohttp.ClientSession(trust_env=True) as session,
                 session.post(url, data=body, headers=headers, allow_redirects=False) as answer,
@@ -217,7 +218,7 @@ def _find_wait(entry: Entry, limit: float, *, earlier: float, now: float) -> Ite
         yield Notice(
             job=entry.job.id,
             event="waits",
-            reason=scheduled.reason if scheduled is not None else "Submitted",
+            reason=scheduled.reason if scheduled is not None else status.phase.value,
             message=f"waits for {duration(now - since)}: {status.message.removeprefix('waits: ')}",
             at=now,
         )
