@@ -33,7 +33,7 @@ VARIANTS = (
     Variant("batches of 128", replace(USUAL, batch=128)),
     Variant("parameters cross the network twice", replace(USUAL, crossings=2)),
     Variant("a network of 10 Gb/s", replace(USUAL, megabytes_per_s=1250.0)),
-    Variant("parameter servers beside the workers", replace(USUAL, spreads_servers=False)),
+    Variant("parameter servers next to the workers", replace(USUAL, spreads_servers=False)),
     Variant("arrivals in seconds, as printed", replace(USUAL, arrival_unit_s=1.0)),
     Variant("restarts cost nothing", costs=COSTS.faster(1e9)),
     Variant("idle for 5 min before scaling up", options=":idle_seconds=300"),
