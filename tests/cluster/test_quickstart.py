@@ -22,7 +22,7 @@ from tests.cluster.pages import (
 )
 from tests.servers.images import OPERATOR, SIDECAR, TRAINER
 
-pytestmark = pytest.mark.nodes
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(1800)]
 
 PAGE = ROOT / "docs" / "quickstart-kind.md"
 NOT_HERE = ("make ", "docker ", "kind ", "k3d ", "export NODE=")

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dlctl.verbs.server.down import find_process
 from tests.scripts import loaded
@@ -78,6 +79,17 @@ def test_the_page_walks_through_all_of_it(first_hour):
         assert len(text) < 60_000
         assert "@font-face" not in text
         assert "url(http" not in text
+
+
+def test_the_quick_start_on_kind_runs_the_script_of_the_page(first_hour):
+    [file] = first_hour.FILE.finditer(first_hour.PAGE.read_text(encoding="utf-8"))
+    found = {
+        path.stem: list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        for path in (ROOT / "manifests" / "quickstart").iterdir()
+    }
+    [script, first], [second] = found["first"], found["second"]
+    assert script["data"] == {file["name"]: file["text"]}
+    assert [each["metadata"]["name"] for each in (first, second)] == ["first", "second"]
 
 
 BLOCK = "```console\n$ dljob get\nNAME   GPUS   AGE\na      4      12s\n```\n"
