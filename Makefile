@@ -100,7 +100,7 @@ release: setup  ## all parts of a release, without a registry: dist/release
 	$(BIN)/python scripts/release --version "$(VERSION)" --key "$(KEY)" --address "$(ADDRESS)" --registry "$(REGISTRY)"
 
 .PHONY: release-check
-release-check: setup servers  ## install each part of dist/release in a bare place, and print a table
+release-check: setup  ## install each part of dist/release in a bare place, and print a table
 	$(BIN)/python -m tests.released dist/release
 
 .PHONY: manifests
