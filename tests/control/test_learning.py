@@ -134,6 +134,14 @@ def test_of_a_training_that_was_there_before_us_no_start_is_learnt():
     assert [lesson.resumed for lesson in lessons] == [None] * 3
 
 
+def test_a_later_start_is_learnt_although_its_first_report_comes_with_a_speed():
+    lessons = SpeedSamples()
+    hear(lessons, Training(10.0, 1.0), [0.0, 2.0])
+    (late,) = hear(lessons, Training(10.0, 1.0, generation=2, found=20), [6.0])
+    assert late.resumed is not None
+    assert late.resumed.generation == 2
+
+
 def test_speeds_are_true_although_progress_is_heard_late():
     training = Training(0.7, 1.0)
     learnt = hear(SpeedSamples(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])

@@ -188,17 +188,19 @@ def _speaks_for_all(entry: Entry, key: PodKey, *, state: State) -> bool:
 
 def _stretch_of(pupil: _Pupil, state: State, *, now: float) -> _Stretch:
     """Return the present start of the processes; create it at its first report."""
-    stretch = pupil.stretch
-    if stretch is None or stretch.generation != state.held_generation:
-        has_started = state.phase is Phase.RUNNING
-        took = state.change.start_seconds if has_started and state.change is not None else 0.0
-        stretch = pupil.stretch = _Stretch(
-            state.held_generation,
-            ordered_at=now - took,
-            found_iteration=max(pupil.iteration, state.progress.iteration),
-            # The job trains already, and the former controller has seen its start.
-            is_timed=has_started and state.progress.iterations_per_second > 0,
-        )
+    known = pupil.stretch
+    if known is not None and known.generation == state.held_generation:
+        return known
+    has_started = state.phase is Phase.RUNNING
+    took = state.change.start_seconds if has_started and state.change is not None else 0.0
+    pupil.stretch = stretch = _Stretch(
+        state.held_generation,
+        ordered_at=now - took,
+        found_iteration=max(pupil.iteration, state.progress.iteration),
+        # A former controller has seen the start of a job that trains when this one first hears of it. A later start
+        # is this controller's, also if the reports of its first seconds were missed.
+        is_timed=known is None and has_started and state.progress.iterations_per_second > 0,
+    )
     return stretch
 
 
