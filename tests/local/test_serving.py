@@ -208,6 +208,26 @@ def test_fields_that_need_a_cluster_are_refused_and_fields_without_effect_noted(
     assert notices == ["spec.template.spec.containers[0].image has no effect on one machine"]
 
 
+def test_the_volume_of_the_checkpoints_is_for_clusters_and_no_other_volume_is(ask):
+    document = job_document(
+        "a", checkpoint={"signal": "SIGTERM", "path": "$(DLJOB_CHECKPOINT_DIR)"}
+    )
+    pod = document["spec"]["template"]["spec"]
+    (trainer,) = pod["containers"]
+    trainer["env"] = [{"name": "DLJOB_CHECKPOINT_DIR", "value": "/ckpt/a"}]
+    trainer["volumeMounts"] = [{"name": "checkpoints", "mountPath": "/ckpt"}]
+    pod["volumes"] = [{"name": "checkpoints", "emptyDir": {}}]
+    assert ask.submit(document)["notices"] == []
+
+    pod["volumes"].append({"name": "data"})
+    trainer["volumeMounts"].append({"name": "data", "mountPath": "/data"})
+    problems = ask("POST", "/v1/jobs", {**document, "metadata": {"name": "b"}}).json["problems"]
+    assert [each["path"] for each in problems] == [
+        "spec.template.spec.volumes",
+        "spec.template.spec.containers[0].volumeMounts",
+    ]
+
+
 def test_a_shared_checkpoint_folder_is_a_notice_unless_the_other_job_has_ended(ask, up):
     first, second, third, fourth = (
         job_document(name, checkpoint={"signal": "SIGTERM", "path": path})

@@ -8,11 +8,15 @@ effect here produce a notice.
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from dlcontrol.acting.commanding import gpu_names
-from dlcontrol.acting.sidecar_options import CHECKPOINT_FOLDER, has_own_folder
+from dlcontrol.acting.sidecar_options import (
+    CHECKPOINT_FOLDER,
+    CHECKPOINT_REFERENCE,
+    has_own_folder,
+)
 from dlcore.documents.jobschema import WORKING_DIRECTORY
 from dlcore.documents.launchers import notice_of
 from dlcore.documents.rules.podrules import TRAINER
@@ -55,7 +59,10 @@ def trainer_of(
     """
     container = _container(job)
     own = {CHECKPOINT_FOLDER: str(checkpoints) if has_own_folder(job) else job.checkpoint.path}
+    is_for_clusters = bool(_checkpoint_volume(job))
     for variable in container.get("env", ()):
+        if is_for_clusters and variable["name"] == CHECKPOINT_FOLDER:
+            continue
         own[variable["name"]] = _filled(str(variable.get("value", "")), {**variables, **own})
     words = (*container["command"], *container.get("args", ()))
     everything = {**variables, **own}
@@ -154,15 +161,17 @@ def notices_here(job: Job, written: Mapping[str, Any]) -> tuple[str, ...]:
 def _iter_problems(job: Job) -> Iterator[Problem]:
     container, pod = _container(job), job.template.get("spec", {})
     here, remedy = _index(job), "remove it, or run the job on a cluster"
+    volume = _checkpoint_volume(job)
     for name in pod:
-        if name not in POD_WITHOUT_EFFECT:
+        if name not in POD_WITHOUT_EFFECT and not (name == "volumes" and _holds(pod[name], volume)):
             yield Problem(join(_TEMPLATE, name), pod[name], "needs a cluster", remedy)
     for place, other in enumerate(pod.get("containers", ())):
         if place != here:
             path = f"{_TEMPLATE}.containers[{place}]"
             yield Problem(path, other["name"], "is a container beside the trainer", remedy)
     for name, value in container.items():
-        if name not in HONOURED | WITHOUT_EFFECT:
+        is_known = name == "volumeMounts" and _holds(value, volume)
+        if name not in HONOURED | WITHOUT_EFFECT and not is_known:
             yield Problem(
                 join(f"{_TEMPLATE}.containers[{here}]", name), value, "needs a cluster", remedy
             )
@@ -174,6 +183,37 @@ def _iter_problems(job: Job) -> Iterator[Problem]:
             )
     if job.roles:
         yield Problem("spec.auxiliaries", job.roles[0].name, "needs a cluster", remedy)
+
+
+def _checkpoint_volume(job: Job) -> str:
+    """
+    Return the name of the volume that holds the job's own checkpoints on a cluster; empty without one.
+
+    On one machine the job's own folder takes its place, so that one file serves both.
+    """
+    container = _container(job)
+    folders = [each for each in container.get("env", ()) if each["name"] == CHECKPOINT_FOLDER]
+    if not folders or not job.checkpoint.path.startswith(CHECKPOINT_REFERENCE):
+        return ""
+    folder = PurePosixPath(str(folders[-1].get("value", "")))
+    for mount in _named(container.get("volumeMounts")):
+        if mount.get("mountPath") and folder.is_relative_to(str(mount["mountPath"])):
+            return str(mount["name"])
+    return ""
+
+
+def _holds(items: Any, volume: str) -> bool:
+    """Return True if a list of volumes or mounts names this volume only."""
+    named = _named(items)
+    return (
+        bool(named) and len(named) == len(items) and all(each["name"] == volume for each in named)
+    )
+
+
+def _named(items: Any) -> list[Mapping[str, Any]]:
+    """Return the mappings with a name in a list that nothing has checked."""
+    found = items if isinstance(items, list) else []
+    return [each for each in found if isinstance(each, Mapping) and each.get("name")]
 
 
 def _index(job: Job) -> int:
