@@ -28,6 +28,7 @@ from tests.sidecar.sidecars import SideCar
 
 EXAMPLES = ROOT / "examples"
 INSTALLED = ROOT / ".frameworks"
+LATER = ("fsdp", "accelerate", "deepspeed")
 WIDTHS = (1, 2, 4, 1)
 BETWEEN = 60
 """The number of steps on each number of GPUs before it changes."""
@@ -37,8 +38,8 @@ LAUNCHER = (str(HERE / "torchrun.py"),)
 
 
 def find_python(name: str) -> Path:
-    """Return the interpreter that an example needs; sharding wants a later PyTorch than the others."""
-    return INSTALLED / ("fsdp" if name == "fsdp" else "pytorch") / "bin" / "python"
+    """Return the interpreter that an example needs; some want a later PyTorch than Debian 12's."""
+    return INSTALLED / ("fsdp" if name in LATER else "pytorch") / "bin" / "python"
 
 
 class Change(NamedTuple):
