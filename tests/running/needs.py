@@ -44,6 +44,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "tests/control": ("test-slow", "test-processes"),
     "tests/core": ("test-slow",),
     "tests/ctl": ("test-slow", "test-processes", "test-control-plane"),
+    "tests/examples": ("test-nodes",),
     "tests/hostile": ("attack", "test-processes"),
     "tests/local": ("test-processes", "chaos"),
     "tests/operator": ("test-control-plane", "chaos"),

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from tests.servers.stocks import Stock
 from tests.sidecar.engines import Buildah, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
+
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 BUILD_SECONDS = 2700.0
 MOST_LAYERS = 120
 LONG_AGO = 1_577_836_800
@@ -37,6 +40,8 @@ LONG_AGO = 1_577_836_800
 SUITE = "bookworm"
 """The release of Debian whose Python is 3.11."""
 INCLUDED = "ca-certificates,python3,python3-pip,python3-venv"
+EXAMPLES_SUITE = "trixie"
+"""The release of Debian on which Dockerfile.examples builds."""
 
 PYTHON = "docker.io/library/python:3.11-slim"
 TOOLS = "localhost/dljob-test-tools:1"
@@ -45,6 +50,10 @@ OPERATOR = "localhost/dljob-operator:test"
 PACKAGES = "localhost/dljob-operator-packages:test"
 SIDECAR = "localhost/dljob-sidecar:test"
 TRAINER = "localhost/dljob-test-trainer:1"
+DEBIAN = f"docker.io/library/debian:{EXAMPLES_SUITE}-slim"
+EXAMPLES = f"docker.io/library/dljob-examples:{VERSION}"
+"""The name that containerd makes of that in the job files of the examples."""
+EXAMPLES_PACKAGES = "localhost/dljob-examples-packages:test"
 
 TRAINER_FILE = f"""
 FROM {PYTHON}
@@ -71,6 +80,10 @@ OPERATOR_FILES = (
     *("operator", "sidecar", "profiles", "examples"),
 )
 SIDECAR_FILES = ("Dockerfile.sidecar", "LICENSE", "NOTICE", "sidecar/sidecar-start")
+EXAMPLES_FILES = (
+    *("Dockerfile.examples", "requirements.examples.lock", "LICENSE", "NOTICE"),
+    *("examples", "profiles/elasticflow/throughput.csv"),
+)
 TRAINER_FILES = ("examples", "profiles/elasticflow/throughput.csv")
 
 
@@ -96,10 +109,24 @@ class Images:
             self._ensure_tools()
             self._build_trainer()
             self._build_operator()
-            with _sidecar_context() as context:
-                self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
+            self._build_sidecar()
             self._forget_old_layers()
             yield self._stocked("all", room, PAUSE, OPERATOR, SIDECAR, TRAINER)
+
+    @contextmanager
+    def examples_built(self, room: Room) -> Iterator[Stock]:
+        """Build the image of the examples and those of DLJob, and have a stock of them."""
+        with self._opened():
+            self._ensure_python()
+            self._ensure_tools()
+            self._ensure_debian()
+            self._build_operator()
+            self._build_sidecar()
+            with _copied(*EXAMPLES_FILES) as context:
+                # Under a name of their own its packages are kept for the next build.
+                for name, *options in ((EXAMPLES_PACKAGES, "--target=packages"), (EXAMPLES,)):
+                    self._build(context, "Dockerfile.examples", name, *options)
+            yield self._stocked("examples", room, PAUSE, OPERATOR, SIDECAR, EXAMPLES)
 
     @contextmanager
     def pause_built(self, room: Room) -> Iterator[Stock]:
@@ -144,9 +171,25 @@ class Images:
     def _ensure_python(self) -> None:
         if self._has(PYTHON):
             return
+        with self._bootstrapped(SUITE, INCLUDED) as root:
+            # As in the image that it replaces, pip may install packages next to those of Debian.
+            for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+                mark.unlink()
+            for name, target in (("python", "python3"), ("pip", "pip3")):
+                (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/{target}")
+            self._commit(root, PYTHON, "--cmd", '["python3"]')
+
+    def _ensure_debian(self) -> None:
+        if not self._has(DEBIAN):
+            with self._bootstrapped(EXAMPLES_SUITE, "ca-certificates") as root:
+                self._commit(root, DEBIAN)
+
+    @contextmanager
+    def _bootstrapped(self, suite: str, included: str) -> Iterator[Path]:
+        """Have the smallest system of a release of Debian in a folder."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             root = Path(folder) / "root"
-            words = ["debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, str(root)]
+            words = ["debootstrap", "--variant=minbase", f"--include={included}", suite, str(root)]
             try:
                 run([*words, *_mirror()])
             except CommandFailed as error:
@@ -154,12 +197,7 @@ class Images:
                 raise Unavailable(str(error)) from error
             for archive in (root / "var/cache/apt/archives").glob("*.deb"):
                 archive.unlink()
-            # As in the image that it replaces, pip may install packages next to those of Debian.
-            for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
-                mark.unlink()
-            for name, target in (("python", "python3"), ("pip", "pip3")):
-                (root / "usr/local/bin" / name).symlink_to(f"/usr/bin/{target}")
-            self._commit(root, PYTHON, "--cmd", '["python3"]')
+            yield root
 
     def _ensure_tools(self) -> None:
         if self._has(PAUSE):
@@ -198,6 +236,10 @@ class Images:
             # Under a name of their own its packages are kept for the next build.
             self._build(context, OPERATOR_RECIPE.file, PACKAGES, "--target=packages")
             self._build(context, OPERATOR_RECIPE.file, OPERATOR)
+
+    def _build_sidecar(self) -> None:
+        with _sidecar_context() as context:
+            self._build(context, "Dockerfile.sidecar", SIDECAR, f"--build-arg=TOOLS={TOOLS}")
 
     def _build(self, context: Path, file: str, name: str, *options: str, text: str = "") -> None:
         with _pip_settings() as volumes:

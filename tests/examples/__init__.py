@@ -1,0 +1,1 @@
+"""The job files of ``examples/`` on real nodes, as they are."""
