@@ -24,6 +24,8 @@ ROLE_LABEL: Final = "dljob.io/role"
 """On a pod: ``trainer``, or the name of an auxiliary."""
 SERIAL_LABEL: Final = "dljob.io/serial"
 """On a trainer pod: the number of its booking."""
+LOSS: Final = "dljob.io/lost-if-stopped-seconds"
+"""On a trainer pod: how many seconds of work a stop would lose now."""
 NODE_ANNOTATION: Final = "dljob.io/node"
 """On a placeholder pod: the node whose GPUs it holds."""
 

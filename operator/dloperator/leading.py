@@ -38,6 +38,7 @@ from dloperator.pods.dry_runs import DryRuns
 from dloperator.podspecs.podsettings import GpuAccess
 from dloperator.reporting.expecting import Expectations
 from dloperator.reporting.gpu_configmap import GpuConfigMap
+from dloperator.reporting.losses import LossAnnotations
 from dloperator.reporting.operator_events import tell_of_store
 from dloperator.reporting.publishing import Publisher, Publishing
 from dloperator.reporting.settings_configmap import SettingsConfigMap, show_settings
@@ -154,6 +155,7 @@ class Leading:
             snapshot=self._controller.scheduler.snapshot,
             settings=work.publishing,
         )
+        self._losses = LossAnnotations(api, self._mirrors, scene=lambda: self._controller.scene)
         self._expectations = Expectations(
             self._cluster, self._controller, policy=work.options.policy
         )
@@ -184,6 +186,7 @@ class Leading:
             self._cleanup.run(),
             self._publisher.run(),
             self._expectations.run(),
+            self._losses.run(),
             self._gpu_config_map.run(),
             tell_of_store(
                 self._api, self._events, namespace=self._home, state=self._memory.notebook.state

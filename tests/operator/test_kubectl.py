@@ -1,6 +1,5 @@
 """Jobs by kubectl, as a user types it: apply, get, describe, explain, wait, edit, delete."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -170,21 +169,6 @@ def test_every_field_is_explained_with_its_choices(kubectl: Kubectl):
         assert teaches in " ".join(explain(kubectl, field).split())
     told = explain(kubectl, "dljob.spec.framework").split()
     assert told[told.index("ENUM:") + 1 :][:5] == [framework.value for framework in Framework]
-
-
-def test_a_script_waits_for_its_end(cluster: ControlPlane, kubectl: Kubectl, namespace: str, file):
-    kubectl("apply", "-f", file(make_manifest("job")))
-    command = kubectl.command("wait", "dljob/job", "--for=condition=Finished", "--timeout=240s")
-    with subprocess.Popen(
-        command, env=kubectl.environment(), stdout=subprocess.PIPE, text=True
-    ) as waiting:
-        finished = Condition(
-            ConditionType.FINISHED, status=True, reason="Done", message="all of it", since=1e9
-        )
-        play_status(cluster, namespace, Status(phase=Phase.COMPLETED, conditions=(finished,)))
-        told, _ = waiting.communicate(timeout=300.0)
-    assert waiting.returncode == 0
-    assert told.strip() == "dljob.dljob.io/job condition met"
 
 
 def test_it_is_suspended_by_a_patch_and_refused_to_change_its_training(

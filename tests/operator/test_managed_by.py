@@ -20,27 +20,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 ORIGIN = {"kueue.x-k8s.io/multikueue-origin": "multikueue"}
+VERBS = ["get", "list", "watch", "patch", "update"]
 MANAGER_RULES = [
-    {
-        "apiGroups": ["dljob.io"],
-        "resources": ["dljobs", "dljobs/status"],
-        "verbs": ["get", "list", "watch", "patch", "update"],
-    }
+    {"apiGroups": ["dljob.io"], "resources": ["dljobs", "dljobs/status"], "verbs": VERBS}
 ]
 """https://kueue.sigs.k8s.io/docs/tasks/run/multikueue/external-frameworks/"""
 
 
 def merge_patch(old: Json, new: Json) -> Json:
     """Make the patch from one document to the other, as client.MergeFrom does."""
-    gone = dict.fromkeys(old.keys() - new.keys())
-    changed = {
-        name: merge_patch(old[name], each)
-        if isinstance(each, dict) and isinstance(old.get(name), dict)
-        else each
-        for name, each in new.items()
-        if old.get(name) != each
-    }
-    return gone | changed
+    gone: Json = dict.fromkeys(old.keys() - new.keys())
+    for name, each in new.items():
+        is_deep = isinstance(each, dict) and isinstance(old.get(name), dict)
+        gone[name] = merge_patch(old[name], each) if is_deep else each
+    return gone
 
 
 @pytest.fixture
@@ -57,14 +50,11 @@ def adapter(stage: Stage):
     metadata = {"name": "kueue"}
     stage.api.post(f"{home}/serviceaccounts", {"metadata": metadata})
     stage.api.post(f"{roles}/roles", {"metadata": metadata, "rules": MANAGER_RULES})
-    stage.api.post(
-        f"{roles}/rolebindings",
-        {
-            "metadata": metadata,
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kueue"},
-            "subjects": [{"kind": "ServiceAccount", "name": "kueue", "namespace": stage.namespace}],
-        },
-    )
+    group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": "kueue"}
+    role = {"apiGroup": group, "kind": "Role", "name": "kueue"}
+    subjects = [account | {"namespace": stage.namespace}]
+    binding = {"metadata": metadata, "roleRef": role, "subjects": subjects}
+    stage.api.post(f"{roles}/rolebindings", binding)
     kubeconfig = stage.plane.kubeconfig_for_service_account(stage.namespace, "kueue")
     with stage.plane.api(kubeconfig) as api:
         yield api

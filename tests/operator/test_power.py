@@ -206,7 +206,9 @@ def test_of_placeholders_it_makes_what_does_nothing_and_at_home_only(ground, pla
 
 @pytest.fixture
 def ours(ground):
-    made = ground.operator.post(ground.pods(), ground.pod_of_job("ours"))
+    pod = ground.pod_of_job("ours")
+    pod["metadata"]["annotations"] = {"kept": "x"}
+    made = ground.operator.post(ground.pods(), pod)
     yield made
     ground.admin.merge(ground.pods("ours"), {"metadata": {"finalizers": None}})
     ground.admin.delete(ground.pods("ours"), gracePeriodSeconds=0)
@@ -220,6 +222,9 @@ def changes_of_pod(ours: Json) -> list[Json]:
         {"metadata": {"finalizers": [names.PROOF_FINALIZER, "another/one"]}},
         {"metadata": {"labels": {"mine": "y"}}},
         {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": "b", names.LOSS: "7"}}},
+        {"metadata": {"annotations": {"kept": None}}},
+        {"metadata": {"annotations": {"kept": "changed"}}},
         {"metadata": {"ownerReferences": None}},
         {"spec": {"activeDeadlineSeconds": 1}},
         {"spec": {"containers": containers}},
@@ -227,11 +232,12 @@ def changes_of_pod(ours: Json) -> list[Json]:
     ]
 
 
-def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_only(ground, ours):
+def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_and_annotation_only(ground, ours):
     def why_not(change: Json) -> str:
         return str(ground.why_not(lambda api: api.merge(ground.pods("ours"), change, dryRun="All")))
 
     assert why_not({"metadata": {"finalizers": []}}) == ""
+    assert why_not({"metadata": {"annotations": {names.LOSS: "7"}}}) == ""
     for change in changes_of_pod(ours):
         assert "changes nothing" in why_not(change), change
 

@@ -39,17 +39,10 @@ def test_a_running_job_follows_kubectl_and_an_autoscaler(stage: Stage):
 
     # The autoscaler of the control plane's own controller-manager, which has no metrics here, enforces its bounds.
     target = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "net"}
-    metric = {"name": "queue"}
-    external = {"metric": metric, "target": {"type": "AverageValue", "averageValue": "1"}}
-    autoscaler = {
-        "metadata": {"name": "net"},
-        "spec": {
-            "scaleTargetRef": target,
-            "minReplicas": 1,
-            "maxReplicas": 1,
-            "metrics": [{"type": "External", "external": external}],
-        },
-    }
+    external = {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "1"}}
+    bounds = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 1}
+    spec = bounds | {"metrics": [{"type": "External", "external": external}]}
+    autoscaler = {"metadata": {"name": "net"}, "spec": spec}
     stage.api.post(AUTOSCALERS.format(stage.namespace), autoscaler)
     stage.wait(lambda: trains_on(1))
     assert stage.job("net")["spec"]["gpus"] == {"options": [1, 2, 4], "max": 1, **DEFAULTS}

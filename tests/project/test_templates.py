@@ -10,7 +10,6 @@ from dlctl.verb_list import VERBS
 
 FOLDER = Path(__file__).resolve().parents[2] / ".github" / "ISSUE_TEMPLATE"
 FORMS = sorted(file for file in FOLDER.glob("*.yml") if file.stem != "config")
-KINDS = {"markdown", "textarea", "input", "dropdown"}
 
 
 def test_there_is_a_form_for_each_kind_of_issue():
@@ -21,10 +20,5 @@ def test_there_is_a_form_for_each_kind_of_issue():
 def test_a_form_has_what_github_asks_for_and_names_only_commands_that_exist(form):
     document = yaml.safe_load(form.read_text(encoding="utf-8"))
     assert {"name", "description", "body"} <= document.keys()
-    fields = [field for field in document["body"] if field["type"] != "markdown"]
-    assert {field["type"] for field in document["body"]} <= KINDS
-    ids = [field["id"] for field in fields]
-    assert len(ids) == len(set(ids))
-    assert all(field["attributes"]["label"] for field in fields)
     known = {verb for verbs in VERBS.values() for verb in verbs} | {"--version"}
     assert set(re.findall(r"\bdljob (--version|[a-z]+)", str(document["body"]))) <= known

@@ -1,0 +1,67 @@
+"""The seconds of work that a stop would lose are shown on pods, coarsely."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlcontrol.situation.status import Trust
+from dlcore.model import Checkpoint, Phase
+from dlkube import names
+from dloperator.reporting.losses import is_due, lost_seconds
+from tests.control.scenes import cast, make_scene
+from tests.operator.stages import Stage, staged
+
+
+@pytest.mark.parametrize(
+    ("shown", "seconds", "due"),
+    [
+        (None, 0, 1),
+        ("0", 9, 0),
+        ("0", 10, 1),
+        ("100", 120, 0),
+        ("100", 121, 1),
+        ("20", 26, 0),
+        ("99", 0, 1),
+    ],
+)
+def test_only_a_change_by_more_than_a_fifth_is_written(shown, seconds, due):
+    assert is_due(shown, seconds) == bool(due)
+
+
+@pytest.mark.parametrize(
+    ("facts", "seconds"),
+    [
+        pytest.param({}, 45, id="since its last checkpoint"),
+        pytest.param({"saved": 0}, 50, id="since its beginning"),
+        pytest.param({"trust": Trust.CONFIRMED}, 0, id="it saves itself before a stop"),
+        pytest.param({"pace": 0.0, "speed": 0.0}, None, id="its pace is not known"),
+        pytest.param({"phase": Phase.ADJUSTING}, None, id="it is being changed"),
+    ],
+)
+def test_a_stop_loses_what_is_in_no_checkpoint_that_counts(facts, seconds):
+    scene = make_scene(cast("a", {"n0": (0,)}, checkpoint=Checkpoint()))
+    [entry] = scene.entries.values()
+    known = {"iteration": 100, "saved": 10, "pace": 2.0}
+    status = replace(entry.status, **known | facts)
+    assert lost_seconds(replace(entry, status=status)) == seconds
+
+
+@pytest.mark.cluster
+@pytest.mark.processes
+@pytest.mark.story
+def test_pods_show_what_a_stop_would_lose(control_plane, namespace, tmp_path):
+    def shown(stage: Stage, job: str) -> int | None:
+        found = [
+            pod["metadata"].get("annotations", {}).get(names.LOSS) for pod in stage.pods_of(job)
+        ]
+        return int(found[0]) if found and found[0] is not None else None
+
+    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
+        stage.start_operator()
+        for name, checkpoint in (("unsaved", {}), ("trusted", {"trusted": True})):
+            document = stage.make_job(name, iterations=10**6)
+            document["spec"] |= {"gpus": {"options": [1]}}
+            document["spec"]["checkpoint"] = checkpoint
+            stage.api.post(stage.path(), document)
+        stage.wait(lambda: (shown(stage, "unsaved") or 0) >= 10)
+        stage.wait(lambda: shown(stage, "trusted") == 0)
