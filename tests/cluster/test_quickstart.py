@@ -26,17 +26,16 @@ pytestmark = [pytest.mark.nodes, pytest.mark.timeout(1800)]
 
 PAGE = ROOT / "docs" / "quickstart-kind.md"
 NOT_HERE = ("make ", "docker ", "kind ", "k3d ", "export NODE=")
-NAMESPACE = "quick"
 
 
 @pytest.fixture
-def shell(nodes: Cluster) -> Iterator[Path]:
-    with opened_shell(nodes, NAMESPACE) as folder:
+def shell(nodes: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
+    # A namespace for each test, because the former one may still be ending.
+    with opened_shell(nodes, NAMESPACES[request.function]) as folder:
         (folder / "manifests").unlink()
-        for path in sorted((ROOT / "manifests").iterdir()):
-            (folder / "manifests").mkdir(exist_ok=True)
-            if path.name != "quickstart":
-                (folder / "manifests" / path.name).symlink_to(path)
+        (folder / "manifests").mkdir()
+        for name in ("chart", "examples"):
+            (folder / "manifests" / name).symlink_to(ROOT / "manifests" / name)
         quick = folder / "manifests" / "quickstart"
         quick.mkdir()
         for path in (ROOT / "manifests" / "quickstart").iterdir():
@@ -49,15 +48,10 @@ def shell(nodes: Cluster) -> Iterator[Path]:
 def install(command: str) -> str:
     """Return the page's command with the images of the tests, which no registry has."""
 
-    def image(path: str, name: str) -> list[str]:
+    values = ["image.pullPolicy=Never", "sidecar.image.pullPolicy=Never"]
+    for path, name in (("image", OPERATOR), ("sidecar.image", SIDECAR)):
         repository, _, tag = name.rpartition(":")
-        return [
-            f"{path}.repository={repository}",
-            f"{path}.tag={tag}",
-            f"{path}.pullPolicy=Never",
-        ]
-
-    values = [*image("image", OPERATOR), *image("sidecar.image", SIDECAR)]
+        values += [f"{path}.repository={repository}", f"{path}.tag={tag}"]
     return f"{command} --set {','.join(values)}"
 
 
@@ -69,7 +63,7 @@ def test_the_quick_start_on_kind_goes_as_its_page_says(nodes: Cluster, shell: Pa
     for command in prepare:
         type_in(command.replace("$NODE", "node1"), shell, nodes)
     type_in(install(helm), shell, nodes)
-    go_through(find_steps(page.replace("default/", f"{NAMESPACE}/")), shell, nodes)
+    go_through(find_steps(page.replace("default/", "quick/")), shell, nodes)
     type_in(delete, shell, nodes)
     nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
 
@@ -83,3 +77,9 @@ def test_the_commands_of_the_readme_for_a_cluster_work(nodes: Cluster, shell: Pa
     assert "pytorch" in type_in("kubectl get dljobs -A", shell, nodes)
     type_in("kubectl delete dljobs --all", shell, nodes)
     nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
+
+
+NAMESPACES = {
+    test_the_quick_start_on_kind_goes_as_its_page_says: "quick",
+    test_the_commands_of_the_readme_for_a_cluster_work: "readme",
+}
