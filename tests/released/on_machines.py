@@ -127,7 +127,9 @@ def check_extra(files: Files, python: Path, extra: str, folder: Path) -> str:
 
 
 def check_sdist(files: Files, python: Path, folder: Path) -> str:
-    programs = make_environment(python, folder, "sdist", files.find("dljob-*[0-9].tar.gz"))
+    programs = make_environment(
+        python, folder, "sdist", files.find(f"dljob-{files.version}.tar.gz")
+    )
     pages = list((programs.parent / "share/man/man1").glob("dljob*.1"))
     told = say(programs / "dljob", "--version", home=folder)
     assert files.version in told, told
