@@ -19,12 +19,7 @@ ADDRESS = "https://example.org/dljob/v0"
 
 def run(*words: object, folder: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*map(str, words)],
-        cwd=folder,
-        input=given,
-        capture_output=True,
-        check=False,
-        timeout=900.0,
+        [*map(str, words)], cwd=folder, input=given, capture_output=True, check=False, timeout=900.0
     )
 
 
