@@ -26,10 +26,7 @@ from tests.servers.namespaces import make_namespace, remove_namespace, wait_for_
 
 # How fast the machine is today is no law of ours: neither profile has a deadline.
 settings.register_profile(
-    "steady",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "thorough",

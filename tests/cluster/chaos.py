@@ -64,13 +64,7 @@ class Trouble:
     """The disturbances of a cluster, and the observations of it."""
 
     def __init__(
-        self,
-        view: View,
-        folder: Path,
-        store: MongoServer,
-        *,
-        jobs: int,
-        seed: int,
+        self, view: View, folder: Path, store: MongoServer, *, jobs: int, seed: int
     ) -> None:
         self.view = view
         self.folder = folder
@@ -400,13 +394,7 @@ def main() -> None:
         ours = cluster.folder / view.namespace
         ours.mkdir()
         ferretdb = find_all(FERRETDB)["dljob-test-ferretdb"]
-        survive(
-            view,
-            ours,
-            ferretdb,
-            disturbances=given.disturbances,
-            seed=given.seed,
-        )
+        survive(view, ours, ferretdb, disturbances=given.disturbances, seed=given.seed)
     shutil.rmtree(folder)
 
 

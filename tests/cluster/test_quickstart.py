@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.clusters import Cluster
-from tests.cluster.pages import (
-    ROOT,
-    find_commands,
-    find_steps,
-    go_through,
-    opened_shell,
-    type_in,
-)
+from tests.cluster.pages import ROOT, find_commands, find_steps, go_through, opened_shell, type_in
 from tests.servers.images import OPERATOR, SIDECAR, TRAINER
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(1800)]

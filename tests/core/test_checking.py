@@ -233,10 +233,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
             HELD_BY_OLD,
             [start(on(n1=(0, 1)), after=("old",)), stop(A)],
         ),
-        "the newcomer does not wait for its victim": (
-            HELD_BY_OLD,
-            [stop(A), start(on(n1=(0, 1)))],
-        ),
+        "the newcomer does not wait for its victim": (HELD_BY_OLD, [stop(A), start(on(n1=(0, 1)))]),
         "the newcomer does not wait for one that shrinks": (
             HELD_WHOLLY,
             [change(WIDE, on(n1=(0, 1)), cause=FOR_NEW), start(on(n1=(2, 3)))],

@@ -70,10 +70,7 @@ def test_a_suspended_job_is_no_policys_business():
     policy, plan = ask(make_snapshot(make_cluster(n1=4), running, waiting))
     assert (policy.running, policy.pending) == ([], [])
     suspended = Cause(CauseCode.SUSPENDED)
-    assert plan.steps == (
-        Stop("running", running.placement, suspended),
-        Wait("waiting", suspended),
-    )
+    assert plan.steps == (Stop("running", running.placement, suspended), Wait("waiting", suspended))
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,7 @@ def test_a_job_starts_with_the_number_that_its_user_requested(name):
 
 
 def test_locality_never_makes_a_job_smaller_or_larger():
-    states = (
-        hold("old", {"n1": range(3)}, options=(1, 2, 3, 4)),
-        make_state("new", options=(2,)),
-    )
+    states = (hold("old", {"n1": range(3)}, options=(1, 2, 3, 4)), make_state("new", options=(2,)))
     assert counts_of(make_snapshot(make_cluster(n1=4), *states, now=LATE), "locality") == {}
 
 

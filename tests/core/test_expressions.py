@@ -62,11 +62,7 @@ def document(log: str) -> dict[str, object]:
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",
         "metadata": {"name": "a"},
-        "spec": {
-            "gpus": {"options": [1]},
-            "training": {"iterations": 1},
-            "progress": {"log": log},
-        },
+        "spec": {"gpus": {"options": [1]}, "training": {"iterations": 1}, "progress": {"log": log}},
     }
 
 

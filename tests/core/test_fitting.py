@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from dlcore.model import Direction, Target
-from dlcore.predicting.fitting import (
-    Forecast,
-    _fit_to_limits,
-    fit_curve,
-    predict_iterations,
-)
+from dlcore.predicting.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
 from dlcore.profiles import AccuracyPoint
 from tests.core.examples import few_examples
 
@@ -173,10 +168,7 @@ def test_whatever_is_reported_there_is_a_forecast(
         assert seen.high <= asked
 
 
-@given(
-    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=30),
-    st.integers(0, 10**6),
-)
+@given(st.lists(st.floats(0.0, 1.0), min_size=3, max_size=30), st.integers(0, 10**6))
 def test_no_fitted_term_is_negative(values, last):
     iterations = np.linspace(0.0, float(last), len(values))
     curve = fit_curve(iterations, np.array(values), weights=np.ones(len(values)))

@@ -142,11 +142,7 @@ def test_it_is_what_the_simulator_makes_of_the_same_jobs(policy, seed):
         for n, t in enumerate(traced)
     ]
     snapshot = Snapshot(
-        now=0.0,
-        cluster=Cluster(ONE_NODE),
-        pending=states,
-        profiles=workload.known,
-        costs=Costs(),
+        now=0.0, cluster=Cluster(ONE_NODE), pending=states, profiles=workload.known, costs=Costs()
     )
     known = foresee(snapshot, policies.make(policy))
     for job in record.jobs:

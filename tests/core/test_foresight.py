@@ -22,13 +22,7 @@ from dlcore.predicting.conclusions import Kept
 from dlcore.profiles import Costs
 from dlsim import policies
 from dlwire.messages import Shape
-from tests.builders import (
-    make_cluster,
-    make_profile,
-    make_snapshot,
-    make_state,
-    make_view,
-)
+from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
 UNKNOWN = math.inf
 

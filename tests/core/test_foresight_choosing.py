@@ -87,14 +87,7 @@ def test_broken_gpus_weigh_nothing_because_no_other_job_could_have_them():
     bid = make_bid(speeds={1: 1.0, 2: 1.5, 3: 1.8, 4: 2.0, 8: 2.5}, holds=4)
     bid.usable = 2
     options = _make_item(bid, 8, horizon=HORIZON).options
-    assert {gpus: weight for gpus, weight, _ in options} == {
-        0: 0,
-        1: 1,
-        2: 2,
-        3: 2,
-        4: 2,
-        8: 6,
-    }
+    assert {gpus: weight for gpus, weight, _ in options} == {0: 0, 1: 1, 2: 2, 3: 2, 4: 2, 8: 6}
 
 
 def make_two_types(*, usable: int) -> tuple[Bid, Bid, Bid]:

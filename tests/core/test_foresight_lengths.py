@@ -7,11 +7,7 @@ import pytest
 
 from dlcore.contract import View
 from dlcore.model import JobId
-from dlcore.policies.foresight.lengths import (
-    FIRST_GUESS_SECONDS,
-    Experience,
-    draw_shares,
-)
+from dlcore.policies.foresight.lengths import FIRST_GUESS_SECONDS, Experience, draw_shares
 from dlcore.policies.foresight.sightings import MOST_TYPES, SETTLING_S, Sightings, expect, update
 from dlcore.profiles import JobType
 from dlwire.messages import Shape

@@ -88,10 +88,7 @@ def test_what_it_takes_is_the_integral_of_a_worth_that_rises_as_fewer_are_left(s
 
 def test_only_jobs_that_wait_and_keep_what_they_start_with_bid_for_one_number():
     waits = make_bid("waits", ROOTS, keeps_first=True)
-    others = [
-        make_bid("runs", ROOTS, holds=2, keeps_first=True),
-        make_bid("saves", ROOTS),
-    ]
+    others = [make_bid("runs", ROOTS, holds=2, keeps_first=True), make_bid("saves", ROOTS)]
     before = [other.curves for other in others]
     assert fix_sizes([waits, *others], {"": 600}, worths={"": 0.1})
     assert len(waits.curve.options) == 1

@@ -62,10 +62,7 @@ def gpus(draw: st.DrawFn) -> dict[str, Any]:
 def training(draw: st.DrawFn) -> dict[str, Any]:
     target = st.fixed_dictionaries(
         {"metric": WORDS, "value": st.floats(-1e9, 1e9) | st.integers(-9, 9)},
-        optional={
-            "patience": st.integers(1, 9),
-            "direction": st.sampled_from(["rises", "falls"]),
-        },
+        optional={"patience": st.integers(1, 9), "direction": st.sampled_from(["rises", "falls"])},
     )
     lengths = (
         st.fixed_dictionaries({"iterations": st.integers(1, 10**12)})

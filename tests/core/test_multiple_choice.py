@@ -22,10 +22,7 @@ def make_options(chance: random.Random, most: int) -> tuple[Option, ...]:
     counts = sorted(chance.sample(range(1, most + 1), chance.randint(1, min(4, most))))
     price, power = chance.uniform(0.1, 3.0), chance.uniform(0.3, 1.0)
     worths = [price * gpus**power * chance.uniform(0.8, 1.0) for gpus in counts]
-    return (
-        (0, 0, 0.0),
-        *((gpus, gpus, worth) for gpus, worth in zip(counts, worths, strict=True)),
-    )
+    return ((0, 0, 0.0), *((gpus, gpus, worth) for gpus, worth in zip(counts, worths, strict=True)))
 
 
 def weigh(options: Sequence[Option]) -> int:

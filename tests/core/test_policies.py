@@ -14,13 +14,7 @@ from dlcore.planning import Plan, Reshape, Start, Stop, Wait
 from dlcore.policies.common import ranking
 from dlsim import policies
 from dlwire.messages import Shape
-from tests.builders import (
-    make_cluster,
-    make_placement,
-    make_profile,
-    make_snapshot,
-    make_state,
-)
+from tests.builders import make_cluster, make_placement, make_profile, make_snapshot, make_state
 
 NO_ROOM = Cause(CauseCode.NO_ROOM)
 BEHIND = Cause(CauseCode.BEHIND)

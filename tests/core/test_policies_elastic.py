@@ -13,13 +13,7 @@ from dlcore.planning import Change, Move, Reshape, Start, Step, Stop, Wait
 from dlcore.profiles import Costs
 from dlsim import policies
 from dlwire.messages import Shape
-from tests.builders import (
-    make_cluster,
-    make_node,
-    make_profile,
-    make_snapshot,
-    make_state,
-)
+from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 IN_PLACE = Costs(process_initialization=10, checkpoint=5, pod_initialization=80, pod_termination=70)
 

@@ -36,12 +36,7 @@ COSTS = Costs(
 TWO_NODES = (Node.of("n1", 8), Node.of("n2", 8))
 
 
-def predictor(
-    speeds=MEASURED,
-    *,
-    mechanism=Mechanism.IN_PLACE,
-    nodes=TWO_NODES,
-):
+def predictor(speeds=MEASURED, *, mechanism=Mechanism.IN_PLACE, nodes=TWO_NODES):
     profiles = {}
     if speeds:
         profile_speeds = {shape: Speed(speed) for shape, speed in speeds.items()}

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from dlbaselines.common.pricing import fill, find_prices
-from dlcore.policies.common.hulls import (
-    Curve,
-    Step,
-    make_curve,
-    make_steps,
-)
+from dlcore.policies.common.hulls import Curve, Step, make_curve, make_steps
 
 
 def make_power_hull(p: float, most: float) -> tuple[Step, ...]:

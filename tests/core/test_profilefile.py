@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.documents.profilefile import (
-    ProfileFileError,
-    parse,
-    parse_all,
-    render,
-    render_all,
-)
+from dlcore.documents.profilefile import ProfileFileError, parse, parse_all, render, render_all
 from dlcore.profiles import (
     FASTEST,
     LONGEST_COST_S,

@@ -155,7 +155,7 @@ def test_what_is_not_there_is_submitted_and_what_may_change_changes(played):
     assert (job["spec"]["suspend"], job["spec"]["priority"]) == (True, 7)
     assert job["metadata"]["labels"] == {"team": "vision"}
     assert played("apply", path, "-o", "name").stdout.splitlines() == [
-        *("dljob.dljob.io/a", "dljob.dljob.io/c"),
+        *("dljob.dljob.io/a", "dljob.dljob.io/c")
     ]
 
 

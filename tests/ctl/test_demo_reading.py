@@ -17,12 +17,7 @@ from dlpapers.demonstrating.reading import (
     read_stints,
 )
 from dlpapers.demonstrating.script import Act, Script
-from dlpapers.reproducing.sidecar.case import (
-    APPROACHES,
-    PAPER,
-    read_times,
-    sum_up,
-)
+from dlpapers.reproducing.sidecar.case import APPROACHES, PAPER, read_times, sum_up
 from dlsim.results.records import Happening
 
 APPROACH = "sidecar"

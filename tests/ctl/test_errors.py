@@ -56,10 +56,7 @@ def test_a_malformed_row_is_told_with_file_line_field_and_remedy(dljob, folder):
 
 def test_a_file_that_is_no_trace_is_told(dljob, folder):
     for content, message in (
-        (
-            None,
-            "cannot be read (No such file or directory); check the path and its permissions",
-        ),
+        (None, "cannot be read (No such file or directory); check the path and its permissions"),
         (b"", "is empty; begin with the line job_id,submit_time_s,duration_s,num_gpus"),
         (b"\xff\xfe\x00\x01", "is not UTF-8 text; save it as UTF-8"),
     ):

@@ -124,7 +124,7 @@ def test_who_watches_gets_a_row_for_each_change_until_ctrl_c(busy):
     with Live("get", "-w", "--state", busy.up.root) as live:
         rows = [live.line().split() for _ in range(3)]
         assert [row[:2] for row in rows] == [
-            *(["NAME", "PHASE"], ["runs", "Running"], ["waits", "Queued"]),
+            *(["NAME", "PHASE"], ["runs", "Running"], ["waits", "Queued"])
         ]
         busy.do("record", "waits", phase=Phase.SUSPENDED)
         assert live.line().split()[:2] == ["waits", "Suspended"]

@@ -59,10 +59,7 @@ def test_lines_of_several_nodes_bear_their_names_unless_one_is_named(played, log
     one = played("logs", "a", "--node", "n2")
     assert one.stdout == "two\n"
     none = played("logs", "a", "--node", "n3")
-    assert (none.status, none.stderr) == (
-        1,
-        "dljob: a has no log of n3; nodes with one: n1, n2\n",
-    )
+    assert (none.status, none.stderr) == (1, "dljob: a has no log of n3; nodes with one: n1, n2\n")
 
 
 def test_a_job_that_has_written_nothing_is_told_so(played):

@@ -59,10 +59,10 @@ def test_gpus_are_a_map_of_who_has_them():
 def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():
     header, runs, waits, done = draw(BUSY, [node("n1", ".")])[3:]
     assert header.split() == [
-        *("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE", "REASON"),
+        *("NAME", "PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE", "REASON")
     ]
     assert runs.split() == [
-        *("b", "runs", "Running", "2", "██████░░░░░░", "50%", "2", "it/s", "4m10s", "3", "90s"),
+        *("b", "runs", "Running", "2", "██████░░░░░░", "50%", "2", "it/s", "4m10s", "3", "90s")
     ]
     assert waits.endswith("waits: needs 4 GPUs")
     assert done.split()[:4] == ["done", "Completed", "0", "████████████"]

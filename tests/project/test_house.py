@@ -69,7 +69,7 @@ def test_words_of_the_old_manner_are_found(script, package, tmp_path):
     (tmp_path / "README.md").write_text("It `tells` so much.\n", encoding="utf-8")
     [measures, places] = script.measure(tmp_path)
     assert [each.split(": ")[1] for each in places["words in dlcell"]] == [
-        *("what", "stands in", "anew", "whoever", "somebody", "told", "somebody", "who", "say"),
+        *("what", "stands in", "anew", "whoever", "somebody", "told", "somebody", "who", "say")
     ]
     assert measures["words in manifests/chart"] == measures["words in docs"] == 1
     assert measures["packages without layers"] == 1

@@ -58,11 +58,7 @@ def test_the_navigation_has_five_tabs():
 
 def test_sections_within_sections_keep_the_titles_above_them(site):
     nav = [{"A": ["a.md", {"B": ["b.md", {"Title": "c.md"}]}, "d.md"]}, {"E": ["e.md"]}]
-    assert site.sections_of(nav) == {
-        "A": ["a.md", "d.md"],
-        "A: B": ["b.md", "c.md"],
-        "E": ["e.md"],
-    }
+    assert site.sections_of(nav) == {"A": ["a.md", "d.md"], "A: B": ["b.md", "c.md"], "E": ["e.md"]}
 
 
 def test_the_site_loads_nothing_from_elsewhere():

@@ -50,13 +50,7 @@ def _marked(*wanted: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     return "-m", " and ".join([*wanted, *(f"not {mark}" for mark in without)])
 
 
-def _pytest(
-    name: str,
-    *words: str,
-    workers: int,
-    minutes: float = 20,
-    root: bool = False,
-) -> Step:
+def _pytest(name: str, *words: str, workers: int, minutes: float = 20, root: bool = False) -> Step:
     shared = ("--dist", "worksteal", "--max-worker-restart", "3") if workers else ()
     command = (PYTHON, "-m", "pytest", "-q", "-n", str(workers), *shared, *words)
     return Step(name, command, minutes * MINUTE, root=root)
@@ -92,11 +86,7 @@ OTHER_PURE = _pytest("pure", "tests", "--ignore=tests/core", *PURE, workers=2)
 ALL_PURE = _pytest("pure", "tests", *PURE, workers=2)
 SLOW = _pytest("slow", *_marked("slow", without=(*REAL, *OTHERS)), workers=2, minutes=60)
 STORIES = (
-    _pytest(
-        "control-plane",
-        *_marked("story", "cluster", without=("nodes", *OTHERS)),
-        workers=1,
-    ),
+    _pytest("control-plane", *_marked("story", "cluster", without=("nodes", *OTHERS)), workers=1),
     _pytest(
         "processes",
         *_marked("story", "processes", without=("cluster", "nodes", *OTHERS)),

@@ -120,10 +120,7 @@ def write_kubeconfig(
     path: Path, *, server: str, authority: bytes, user: dict[str, str], namespace: str = "default"
 ) -> Path:
     """Write a kubeconfig of one user of one cluster."""
-    cluster = {
-        "server": server,
-        "certificate-authority-data": base64.b64encode(authority).decode(),
-    }
+    cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
     context = {"cluster": "tests", "user": "tests", "namespace": namespace}
     document: dict[str, Any] = {
         "apiVersion": "v1",

@@ -17,16 +17,7 @@ from hypothesis import strategies as st
 
 from dlcore.checking import Law
 from dlcore.contract import Decision, View
-from dlcore.model import (
-    BatchRange,
-    Checkpoint,
-    GpuDemand,
-    Job,
-    JobId,
-    Mechanism,
-    Node,
-    Training,
-)
+from dlcore.model import BatchRange, Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.profiles import Costs, JobType, Profile, Speed
 from dlsim import policies

@@ -57,10 +57,7 @@ def test_the_speed_is_the_one_measured_for_the_profile(tmp_path):
     assert speeds[Shape(4, 1, "A100")].iterations_per_s == 6.19081
 
 
-TARGET = (
-    "iterations: 1000, batchSize: 256",
-    "batchSize: 256, target: {metric: top5, value: 0.9}",
-)
+TARGET = ("iterations: 1000, batchSize: 256", "batchSize: 256, target: {metric: top5, value: 0.9}")
 PROGRESS = (
     "  profile:",
     "  progress: {log: 'step (?P<iteration>[0-9]+) top5=(?P<top5>[.0-9]+)'}\n  profile:",

@@ -138,8 +138,7 @@ TAKE_NARROW = ["foresight", "srsf"]
 
 
 @pytest.mark.parametrize(
-    ("policy", "saves"),
-    [*product(TAKE_TURNS, [True, False]), *product(TAKE_NARROW, [False])],
+    ("policy", "saves"), [*product(TAKE_TURNS, [True, False]), *product(TAKE_NARROW, [False])]
 )
 def test_a_stream_of_narrow_jobs_does_not_pass_a_wide_one_for_ever(policy, saves):
     """Each hour one comes that trains for two hours and a half; the wide one needs all GPUs."""

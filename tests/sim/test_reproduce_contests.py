@@ -2,11 +2,7 @@
 
 import pytest
 
-from dlpapers.reproducing import (
-    pollux,
-    rubick,
-    shockwave,
-)
+from dlpapers.reproducing import pollux, rubick, shockwave
 from dlpapers.reproducing.contests import Entry, keep_listed, play
 from dlsim import policies
 from dlsim.inputs.shipped import find_folder

@@ -2,11 +2,7 @@
 
 import pytest
 
-from dlpapers.reproducing.dragon import (
-    play_simulated,
-    play_testbed,
-    reduce_elapsed,
-)
+from dlpapers.reproducing.dragon import play_simulated, play_testbed, reduce_elapsed
 from dlpapers.reproducing.dragon_jobs import (
     ALEXNET,
     INCEPTION,

@@ -21,18 +21,8 @@ from dlpapers.reproducing.sidecar.job_types import (
     Rule,
     make_profile,
 )
-from dlpapers.reproducing.sidecar.runs import (
-    APPROACHES,
-    Outcomes,
-    play,
-    play_seeds,
-    sum_up,
-)
-from dlpapers.reproducing.sidecar.workloads import (
-    PLANS,
-    WINDOW_S,
-    make_workload,
-)
+from dlpapers.reproducing.sidecar.runs import APPROACHES, Outcomes, play, play_seeds, sum_up
+from dlpapers.reproducing.sidecar.workloads import PLANS, WINDOW_S, make_workload
 
 # --- the case study -----------------------------------------------------------------------
 

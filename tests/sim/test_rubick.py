@@ -43,11 +43,7 @@ def test_the_best_plan_counts_for_each_number_of_gpus_and_of_nodes(tmp_path):
     profile = load_rubick(write_table(tmp_path, *rows))[JobType("bert")]
     speeds = {shape: speed.iterations_per_s for shape, speed in profile.speeds.items()}
     # One and three GPUs on two nodes are a shape with two and two.
-    assert speeds == {
-        Shape(1, 1, "A800"): 1.0,
-        Shape(4, 1, "A800"): 5.0,
-        Shape(4, 2, "A800"): 4.0,
-    }
+    assert speeds == {Shape(1, 1, "A800"): 1.0, Shape(4, 1, "A800"): 5.0, Shape(4, 2, "A800"): 4.0}
 
 
 @pytest.mark.parametrize("placement", ["", "1x", "202", "-2", "٣"])

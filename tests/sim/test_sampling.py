@@ -4,13 +4,7 @@ import pytest
 
 from dlcore.model import Cluster, Node
 from dlsim.errors import BadInput
-from dlsim.jobs.sampling import (
-    Sample,
-    cut,
-    measure_load,
-    sample,
-    set_load,
-)
+from dlsim.jobs.sampling import Sample, cut, measure_load, sample, set_load
 from tests.sim.worlds import make_traced, make_workload
 
 CLUSTER = Cluster([Node.of("n", 8)])

@@ -9,12 +9,7 @@ from dlcore.profiles import Costs
 from dlsim import policies
 from dlsim.engine.settings import Outage
 from dlsim.results.records import JobRecord, Record, Sums
-from dlsim.results.scoring import (
-    Score,
-    median,
-    percentile,
-    score,
-)
+from dlsim.results.scoring import Score, median, percentile, score
 from tests.sim.worlds import COSTS, Scripted, make_traced, play
 
 FREE = Costs()

@@ -16,12 +16,7 @@ from dlcore.predicting.interpolating import (
 from dlcore.predicting.relating import TYPE_SPEED, Atlas
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.errors import BadInput
-from dlsim.inputs.shipped import (
-    find_folder,
-    load_shipped,
-    load_slowdowns,
-    load_speeds,
-)
+from dlsim.inputs.shipped import find_folder, load_shipped, load_slowdowns, load_speeds
 from dlwire.messages import Shape
 
 HEADER = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s"

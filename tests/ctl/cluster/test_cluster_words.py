@@ -17,12 +17,7 @@ import click
 import pytest
 
 from dlclient import places
-from dlclient.backend import (
-    Away,
-    BackendError,
-    LogQuery,
-    NotThere,
-)
+from dlclient.backend import Away, BackendError, LogQuery, NotThere
 from dlclient.cluster import podlogs, remote, submitting, watching
 from dlclient.cluster.backend import ClusterBackend
 from dlclient.cluster.reading import gpus, past, wording
@@ -31,12 +26,7 @@ from dlclient.cluster.refusals import complaints, explain
 from dlclient.local.local_backend import LocalBackend
 from dlclient.places import Place, choose, decide
 from dlcontrol.reporting.events import event_name
-from dlkube.client import (
-    Listing,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import Listing, NotFound, Rejected, Unreachable
 from dllocal.folders import Folders
 from dloperator.nodes.nodes import Pool
 from dloperator.nodes.placeholders import PoolMode
@@ -331,10 +321,7 @@ ALLOCATION = {
             job(spec={"managedBy": "acme.io/jobs"}, phase="Running", message="starts on 2 GPUs"),
             "is managed by acme.io/jobs, so DLJob leaves it alone. Its status says: starts on 2 GPUs",
         ),
-        (
-            job(spec={"managedBy": "dljob.io/operator"}, phase="Completed", message="done"),
-            "done",
-        ),
+        (job(spec={"managedBy": "dljob.io/operator"}, phase="Completed", message="done"), "done"),
         (
             job(phase="Queued", message="it crashed", retryAt="2026-01-31T12:00:30Z"),
             "is tried again in about 30s: it crashed",
