@@ -134,6 +134,27 @@ def test_each_schema_is_strict_and_each_tool_says_what_it_may_do(root):
     assert set(tools) - repeating == {"submit_job"}
 
 
+def test_the_skill_file_names_each_tool_and_no_other(root, dljob):
+    skill = dljob("mcp", "--skill").stdout
+    assert skill.startswith("---\nname: dljob\ndescription: ")
+    tools = {each["name"] for each in offered(root, allow_changes=True).describe()}
+    assert tools <= set(re.findall(r"`(\w+)`", skill))
+    assert set(re.findall(r"`([a-z]+_\w+)`", skill)) <= tools
+
+
+def test_a_report_is_that_of_the_verb_and_a_wrong_begin_is_refused(played):
+    played.submit("a")
+    tools = offered(played.up.root)
+    report = tools.call("report", {"by": "job", "since": "1h"}, Halt())
+    shown = played("report", "--by", "job", "--since", "1h", "-o", "json").data
+    assert shown.keys() == report.keys() - {"leftOut", "notices"}
+    assert [row["job"] for row in report["rows"]] == [row["job"] for row in shown["rows"]]
+    parts = ("held", "idleWhileWaiting", "idle", "outOfService")
+    assert sum(report[each] for each in parts) == pytest.approx(report["gpuSeconds"])
+    with pytest.raises(ToolRefused, match="'then' is not a length of time or a time; write such"):
+        tools.call("report", {"since": "then"}, Halt())
+
+
 def test_logs_and_lists_are_cut_and_have_no_control_characters(played):
     played.submit("a", "b", "c")
     logs = Logs(played, "a")

@@ -113,6 +113,18 @@ def ask_about(client):
     [node] = client.call("list_gpus")["nodes"]
     assert [gpu["job"] for gpu in node["gpus"]] == ["long", "long"]
     assert len(client.call("job_logs", job="long", lines=1)["lines"]) <= 1
+    report = client.call("report", by="job")
+    assert report["rows"][0]["job"] == "long"
+    parts = (
+        "trained",
+        "lostToChanges",
+        "lostToFailures",
+        "idleWhileWaiting",
+        "idle",
+        "outOfService",
+    )
+    assert sum(report[each] for each in parts) == pytest.approx(report["gpuSeconds"])
+    assert report["gpuSeconds"] > 0
 
 
 def ask_what_would_be(client, trace):

@@ -104,6 +104,39 @@ def list_parts(report: Report) -> list[Mapping[str, Any]]:
     ]
 
 
+def make_document(report: Report) -> dict[str, Any]:
+    """Return the report as a document, in GPU-seconds."""
+    return {
+        "by": report.by.value,
+        "since": report.begin,
+        "until": report.until,
+        "gpuSeconds": report.total,
+        "rows": [
+            {
+                report.by.value: row.name,
+                "jobs": len(row.jobs),
+                **_held_document(row.held),
+                "idleWhileWaiting": row.idle_while_waiting,
+            }
+            for row in report.rows
+        ],
+        **_held_document(report.held),
+        "idleWhileWaiting": report.idle_while_waiting,
+        "idleWhileWaitingBy": dict(report.causes),
+        "idle": report.idle,
+        "outOfService": report.out_of_service,
+    }
+
+
+def _held_document(held: Held) -> Mapping[str, float]:
+    return {
+        "held": held.total,
+        "trained": held.trained,
+        "lostToChanges": held.changing,
+        "lostToFailures": held.failing,
+    }
+
+
 def _list_rows(usage: Usage, name_of: Callable[[Holder | Waste], str]) -> list[Row]:
     rows: dict[str, Row] = {}
     for holder, held in usage.held.items():

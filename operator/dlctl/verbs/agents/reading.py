@@ -5,6 +5,8 @@ from typing import Final
 from dlclient.backend import Json, LogQuery
 from dlclient.jobviews import PHASES, JobView
 from dlclient.turns import describe_turn, show_plan
+from dlcore.recording.report import By, make_document, make_report
+from dlctl.inputs.spans import read_begin
 from dlctl.verbs.agents import playing
 from dlctl.verbs.agents.tools import DOCUMENT, JOB, Asked, Tool, text, whole
 
@@ -110,6 +112,14 @@ def _preview_job(asked: Asked) -> Json:
     return {"text": text, "effects": plan.effects, "notices": plan.notices}
 
 
+def _report(asked: Asked) -> Json:
+    since = asked.given.get("since")
+    record = asked.backend.read_record(0.0 if since is None else read_begin(since))
+    report = make_document(make_report(record, By(asked.given.get("by", By.NAMESPACE))))
+    incomplete = [f"The report is not complete: {each}." for each in record.header.missing]
+    return {**report, **_limited(asked, "rows", report["rows"]), "notices": incomplete}
+
+
 LIMIT: Final = whole(f"The number of jobs; {USUAL_JOBS} without it.", least=1, most=10_000)
 
 READING: Final = (
@@ -182,6 +192,23 @@ READING: Final = (
         ask=_preview_job,
         arguments={"document": DOCUMENT},
         required=("document",),
+    ),
+    Tool(
+        name="report",
+        does="Sum up the GPU-seconds of all GPUs: trained, lost to changes and failures, idle while a job waits (with"
+        " causes), idle, out of service. All parts add up to gpuSeconds.",
+        ask=_report,
+        arguments={
+            "by": {
+                "type": "string",
+                "enum": list(By),
+                "description": "The rows; by namespace without it.",
+            },
+            "since": text(
+                "The begin, such as 2h, 7d or 2026-01-31T08:00; without it the whole record."
+            ),
+            "limit": whole(f"The number of rows; {USUAL_JOBS} without it.", least=1, most=10_000),
+        },
     ),
     Tool(
         name="what_if",

@@ -3,8 +3,6 @@
 """
 
 import sys
-import time
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -14,7 +12,7 @@ from dlclient.places import Place, opened
 from dlcontrol.recording.composing import compose
 from dlcore.recording.record import Header, Record, Source
 from dlctl.inputs.options import with_place
-from dlctl.inputs.spans import read_span
+from dlctl.inputs.spans import read_begin_option
 from dlctl.output.messages import say
 from dlctl.verbs.server.profiles import open_profiles
 from dlsim.results import writing
@@ -23,30 +21,10 @@ from dlstore.store import Store
 FORMATS = [each.value for each in Format]
 
 
-def read_since(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    text: str | None,
-) -> float:
-    """Parse a length of time before now, or a time; return seconds since the epoch."""
-    if text is None:
-        return 0.0
-    try:
-        # A time without a zone is in the zone of this machine.
-        return max(0.0, datetime.fromisoformat(text).astimezone().timestamp())
-    except (ValueError, OverflowError):
-        pass
-    try:
-        return max(0.0, time.time() - read_span(text))
-    except click.BadParameter as error:
-        remedy = "write such as 90s, 2h or 7d, or a time such as 2026-01-31T08:00"
-        raise click.BadParameter(f"{text!r} is not a length of time or a time; {remedy}") from error
-
-
 @click.command("record")
 @click.option(
     "--since",
-    callback=read_since,
+    callback=read_begin_option,
     metavar="SPAN|TIME",
     help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
     " [default: the whole record]",

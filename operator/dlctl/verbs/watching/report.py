@@ -1,22 +1,20 @@
 """``dljob report``: where the time of all GPUs went, by namespace, user, job, model or type of GPU."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from dlclient.places import Place
 from dlcore.problems import printable
 from dlcore.recording.record import Record, RecordError, decode
-from dlcore.recording.report import By, Report, list_parts, make_report
-from dlcore.recording.usage import Held
+from dlcore.recording.report import By, Report, list_parts, make_document, make_report
 from dlctl.inputs.options import output_option, with_place
+from dlctl.inputs.spans import read_begin_option
 from dlctl.output import printing
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say
-from dlctl.verbs.watching.record import read_record, read_since
+from dlctl.verbs.watching.record import read_record
 
 UNNAMED = "(none)"
 NO_CAUSE = "no decision about the job yet"
@@ -32,7 +30,7 @@ NO_CAUSE = "no decision about the job yet"
 )
 @click.option(
     "--since",
-    callback=read_since,
+    callback=read_begin_option,
     metavar="SPAN|TIME",
     help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
     " [default: the whole record]",
@@ -71,7 +69,7 @@ def command(
         say(f"The report is not complete: {sentence}.")
     report = make_report(record, By(by))
     if output == "json":
-        click.echo(to_json(_document(report)), nl=False)
+        click.echo(to_json(make_document(report)), nl=False)
     elif output == "csv":
         sys.stdout.write(printing.to_csv(list_parts(report)))
     else:
@@ -84,38 +82,6 @@ def _read_file(path: Path) -> Record:
             return decode(lines, str(path))
     except (RecordError, UnicodeDecodeError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def _document(report: Report) -> Mapping[str, Any]:
-    return {
-        "by": report.by.value,
-        "since": report.begin,
-        "until": report.until,
-        "gpuSeconds": report.total,
-        "rows": [
-            {
-                report.by.value: row.name,
-                "jobs": len(row.jobs),
-                **_held_document(row.held),
-                "idleWhileWaiting": row.idle_while_waiting,
-            }
-            for row in report.rows
-        ],
-        **_held_document(report.held),
-        "idleWhileWaiting": report.idle_while_waiting,
-        "idleWhileWaitingBy": dict(report.causes),
-        "idle": report.idle,
-        "outOfService": report.out_of_service,
-    }
-
-
-def _held_document(held: Held) -> Mapping[str, float]:
-    return {
-        "held": held.total,
-        "trained": held.trained,
-        "lostToChanges": held.changing,
-        "lostToFailures": held.failing,
-    }
 
 
 def _write_tables(report: Report, *, wide: bool) -> str:
