@@ -147,6 +147,12 @@ def test_one_that_is_not_confirmed_does_not_count_and_says_why(saving):
     )
 
 
+def test_a_trial_after_the_last_iteration_shows_nothing():
+    status, news = judged(trains(FAILED, training=Training(iterations=340)))
+    assert (status.trust, status.tried) == (Trust.UNTRIED, 0)
+    assert "CheckpointNotConfirmed" not in news
+
+
 def test_the_same_outcome_is_judged_once():
     status, _ = judged(trains(FAILED))
     known = {name: getattr(status, name) for name in ("trust", "tried", "trials", "failed_at")}

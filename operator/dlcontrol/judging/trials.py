@@ -25,6 +25,7 @@ from dlcore.model import Job, Phase
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Process, Run, Saving, State, Trial
+from dlwire.training import is_at_end
 
 NOT_CONFIRMED = "CheckpointNotConfirmed"
 """The news that a trial failed."""
@@ -78,7 +79,15 @@ def follow_trial(
     trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
     if not trials or (len(trials) < len(states) and not any(trial.ended for trial in trials)):
         return status, ()
+    if not all(trial.saving is Saving.CONFIRMED for trial in trials) and _is_at_end(job, states):
+        # A program that ends takes no signals any more, so this trial shows nothing.
+        return status, ()
     return _judge(status, trials, now=now)
+
+
+def _is_at_end(job: Job, states: Iterable[State]) -> bool:
+    iteration = max(state.progress.iteration for state in states)
+    return is_at_end(iteration, job.training.iterations or 0)
 
 
 def _note_triable(status: Status, *, triable: bool) -> Status:

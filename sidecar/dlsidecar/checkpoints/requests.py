@@ -64,6 +64,8 @@ class Request:
     """
 
     period_seconds = 0.1
+    ending_seconds = 1.0
+    """The time in which a program without a handler may turn out to be one that ends."""
     settling_seconds = 30.0
     """
     The longest time to read the last lines.
@@ -100,6 +102,7 @@ class Request:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
         self.is_settling = False
         """True while the last output of the ended processes is being read."""
         self._calls: list[asyncio.Task[None]] = []
@@ -138,6 +141,10 @@ class Request:
             find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
         ]
         fault = next((each.fault for each in found if each.fault), "")
+        if fault and self._saving.confirm is not Confirmation.EXIT:
+            # A program that ends takes its handlers back first; then its end is the answer.
+            self._ending = self._loop.call_later(self.ending_seconds, self._fail, fault)
+            return stamp_ns()
         if fault:
             self._fail(fault)
             return stamp_ns()
@@ -194,6 +201,8 @@ class Request:
         ends = [one.ended for one in self._asked]
         if self._tell is None or not all(ends) or not ends:
             return
+        if self._ending is not None:
+            self._ending.cancel()
         killed = self._find_killed()
         if self._files is not None:
             is_well = all(end is not None and end.code == 0 for end in ends)
@@ -275,7 +284,7 @@ class Request:
         self.is_settling = False
         if self._files is not None:
             self._files.cancel()
-        for timer in (self._timer, self._limit):
+        for timer in (self._timer, self._limit, self._ending):
             if timer is not None:
                 timer.cancel()
         # Do not cancel the current call, which ends by itself. A command continues, because it is a
