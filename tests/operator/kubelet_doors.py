@@ -1,5 +1,5 @@
 """
-The HTTP server of a played kubelet: the logs of containers, and commands run in them.
+The HTTP server of a played kubelet: the logs of containers, commands run in them, and connections to their ports.
 
 The real API server asks it, as it asks any kubelet: it finds address and port in the node's status,
 and passes on what ``kubectl logs`` and ``kubectl exec`` ask. The logs are what the real containers
@@ -44,6 +44,8 @@ class KubeletServer:
         self._runner: web.AppRunner | None = None
         self._streams: set[asyncio.Task[object]] = set()
         self.port = 0
+        self.forwards: dict[int, int] = {}
+        """The ports of this machine at which the ports of containers are."""
 
     def open(self) -> None:
         self._thread.start()
@@ -70,6 +72,7 @@ class KubeletServer:
         application = web.Application()
         application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._show_log)
         application.router.add_get("/exec/{namespace}/{pod}/{container}", self._execute)
+        application.router.add_get("/portForward/{namespace}/{pod}", self._forward)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, HOST, 0, ssl_context=context).start()
@@ -160,6 +163,23 @@ class KubeletServer:
         code = await process.wait()
         typing.cancel()
         await _end(connection, _status(code))
+        return connection
+
+    # --- ports
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        connection = web.WebSocketResponse(protocols=(PROTOCOL,))
+        await connection.prepare(request)
+        port = int(request.query["port"])
+        for channel in (0, 1):
+            await connection.send_bytes(bytes([channel]) + port.to_bytes(2, "little"))
+        reader, writer = await asyncio.open_connection(HOST, self.forwards[port])
+        answering = asyncio.ensure_future(_send(connection, 0, reader))
+        answering.add_done_callback(lambda _: asyncio.ensure_future(connection.close()))
+        async for message in connection:
+            writer.write(message.data[1:])
+        answering.cancel()
+        writer.close()
         return connection
 
 

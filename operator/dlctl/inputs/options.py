@@ -21,6 +21,15 @@ STATE_HELP = (
     " of your user]"
 )
 
+KUBECONFIG = click.option(
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    help="The kubeconfig of the cluster.  [default: as kubectl finds it]",
+)
+CONTEXT = click.option(
+    "--context", default="", metavar="NAME", help="The context in the kubeconfig."
+)
 _OPTIONS = (
     click.option(
         "--state",
@@ -29,13 +38,8 @@ _OPTIONS = (
         metavar="DIR",
         help=STATE_HELP,
     ),
-    click.option(
-        "--kubeconfig",
-        default="",
-        metavar="FILE",
-        help="The kubeconfig of the cluster.  [default: as kubectl finds it]",
-    ),
-    click.option("--context", default="", metavar="NAME", help="The context in the kubeconfig."),
+    KUBECONFIG,
+    CONTEXT,
     click.option(
         "-n",
         "--namespace",

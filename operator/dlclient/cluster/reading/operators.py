@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dloperator.nodes.nodes import Pool
 
 
+HOME: Final = names.HOME
 HOME_VARIABLE: Final = "DLJOB_OPERATOR_NAMESPACE"
 """The operator's namespace, if not the one of manifests/install."""
 
@@ -31,7 +32,7 @@ class Operator:
         return self._known
 
     def _read(self) -> list[Json]:
-        namespace = os.environ.get(HOME_VARIABLE) or names.HOME
+        namespace = os.environ.get(HOME_VARIABLE) or HOME
         try:
             found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.SETTINGS, namespace))
         except NotThere as error:
@@ -70,7 +71,7 @@ class Operator:
         return told
 
     def _read_part(self, name: str) -> dict[str, str]:
-        namespace = os.environ.get(HOME_VARIABLE) or names.HOME
+        namespace = os.environ.get(HOME_VARIABLE) or HOME
         data: dict[str, str] = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, namespace))[
             "data"
         ]
