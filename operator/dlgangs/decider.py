@@ -1,6 +1,5 @@
 """Decides about gangs, and keeps the state between two decisions.
 
-
 Everything here runs on one event loop without an await, so that concurrent questions of
 kube-scheduler are answered one after the other. Reservations are lost when the process ends, which
 is harmless: the cluster shows the bound pods, and the rest is decided again.
@@ -79,7 +78,6 @@ class Decider:
 
     def ask(self, name: Name, passed: list[str], *, tells_all: bool = True) -> Admitted | Refused:
         """Answer for a pod of a gang; kube-scheduler itself would pass these nodes.
-
 
         If ``tells_all`` is set, kube-scheduler has checked all nodes, so the other nodes are unfit.
         """

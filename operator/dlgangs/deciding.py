@@ -129,7 +129,6 @@ def note_refusals(
 ) -> State:
     """Learn from the nodes that kube-scheduler passes for a pod.
 
-
     If kube-scheduler does not pass a node although the pod fits there, the reason is unknown here.
     kube-scheduler may only have seen a change a moment earlier, so the first refusal is short.
     """

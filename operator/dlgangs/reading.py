@@ -65,7 +65,6 @@ def read_occupant(document: Json) -> Occupant | None:
 def read_member(document: Json, scheduler: str) -> Member | Wrong | None:
     """Return the member that a pod is; None if the pod does not count.
 
-
     A pod does not count if it failed, was deleted before it was bound, or has a scheduling gate.
     """
     metadata, name = document["metadata"], Name.of(document)

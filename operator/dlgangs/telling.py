@@ -1,6 +1,5 @@
 """Kubernetes Events about gangs, written to their pods.
 
-
 An Event about a waiting gang comes only after a delay, because nearly all gangs wait until their
 pods are created. A problem that needs a person is reported at once.
 """

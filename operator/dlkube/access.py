@@ -41,7 +41,6 @@ class Access:
         """Return the headers with credentials; call this for each request, because tokens are
         renewed.
 
-
         The token is read only every few seconds: some credentials take longer to read than a
         request.
         """
@@ -74,7 +73,6 @@ class Access:
 
 class Connector(aiohttp.TCPConnector):
     """Connections that are all closed together with their connector.
-
 
     aiohttp drops a TLS connection that it does not reuse, for example an idle one. The socket then
     stays open until the server confirms the shutdown, but the event loop of a command does not wait

@@ -1,7 +1,6 @@
 """Asks the API server for the user of a token and that user's rights, and caches each answer
 briefly.
 
-
 Therefore the servers of DLJob need no users and rights of their own.
 """
 

@@ -144,7 +144,6 @@ class Running:
         """Refuse to start if a server of one user follows a server of all users that left jobs, or
         the reverse.
 
-
         A server of one user would run the jobs of all users as its own user.
         """
         mark, shared = self.folders.root / "shared", self.setup.sharing is not None
@@ -165,7 +164,6 @@ class Running:
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """Refuse to start while pods live on nodes that this start does not have.
-
 
         The pods may hold GPUs that would look free under other names.
         """

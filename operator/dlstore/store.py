@@ -121,7 +121,6 @@ class StoredProfile(NamedTuple):
     def may_have_forgotten(self, ticket: Ticket) -> bool:
         """Return whether the change may have been made but its ticket dropped since.
 
-
         A ticket stays for at least MOST_TICKETS revisions.
         """
         is_complete = len(self.tickets) < MOST_TICKETS
@@ -132,7 +131,6 @@ class StoredProfile(NamedTuple):
 
     def changed(self, change: "Change", ticket: Ticket | None) -> "StoredProfile":
         """Apply a change; return the same object if nothing changes.
-
 
         Skip a change that may have been made: losing an observation is better than counting it
         twice.

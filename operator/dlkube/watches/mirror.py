@@ -26,7 +26,6 @@ MOST_GONE = 10_000
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
     """Return true if a job has changes beyond our own: a status in one epoch and our finalizer.
 
-
     A watch often delivers our own write before the answer arrives. A user's write changes the
     metadata: a new spec raises the generation.
     """

@@ -1,6 +1,5 @@
 """The versions of jobs, so that a watch gets only the changed jobs.
 
-
 Versions count the changes of one epoch: after a restart of the controller, watchers get all jobs
 again.
 """

@@ -72,7 +72,6 @@ class JobsFile:
     def open(cls, path: Path, reading: Reading, *, least_epoch: int = 0) -> Opened:
         """Begin an epoch of at least ``least_epoch``, in which no earlier controller can write.
 
-
         Raises :class:`StateError`.
         """
         try:
@@ -138,7 +137,6 @@ class JobsFile:
     @contextmanager
     def leading(self) -> Iterator[None]:
         """Act while no other controller can begin; raise :class:`Fenced` if one has begun.
-
 
         A controller that is suspended in here, and resumes an hour later, still leads then.
         """

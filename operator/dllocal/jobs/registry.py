@@ -113,7 +113,6 @@ class Registry:
     def cancel(self, job: JobId, *, keep_checkpoints: bool = False) -> None:
         """Remove a job as soon as none of its processes run.
 
-
         A later call can still keep the checkpoints, but no later call can drop them.
         """
         if self.entries[job].cancelled and (self.keeps_checkpoints(job) or not keep_checkpoints):

@@ -45,7 +45,6 @@ class Relisting:
     def open_registry(self, lock: int, at_least: int = 0) -> Registry:
         """Begin an epoch above all epochs that SideCars may know, even if the list of jobs is lost.
 
-
         If SideCars have reported a later epoch than the list holds, pass it as ``at_least``.
         """
         path, least = self._folders.registry, max(self._read_epoch(lock), at_least - 1)
@@ -94,7 +93,6 @@ class Relisting:
 
     async def narrow(self, registry: Registry, pods: Pods, *, nodes: tuple[Node, ...]) -> None:
         """Ask the SideCars of lost jobs for their GPUs, and release all other GPUs.
-
 
         Raises :class:`~dllocal.folders.StateError` if the list cannot be written.
         """

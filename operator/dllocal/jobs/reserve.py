@@ -1,7 +1,6 @@
 """Reserved disk space for the list of jobs, so that a controller starts and jobs can be cancelled
 on a full disk.
 
-
 Every decision is written first, so without this file users could not cancel the jobs that fill the
 disk (tests/attack/test_disks.py). :mod:`dllocal.jobs.jobs_file` removes the file when it needs the
 space, and creates it again when space is free.

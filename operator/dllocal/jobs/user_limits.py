@@ -1,6 +1,5 @@
 """Limits of each user but root on a shared server.
 
-
 Connections are counted before the server reads from them: otherwise a user who opens thousands and
 sends nothing would use up all descriptors of the server.
 """

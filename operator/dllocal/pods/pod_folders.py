@@ -77,7 +77,6 @@ class PodFolder:
     def lock(self) -> int | None:
         """Take the lock, which child processes inherit; ``None`` if another process has it.
 
-
         Raises :class:`OSError` if the file is no lock.
         """
         return self._take(os.O_RDWR | os.O_CREAT)

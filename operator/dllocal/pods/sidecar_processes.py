@@ -1,6 +1,5 @@
 """Starts the processes of pods: SideCars and keepers of containers.
 
-
 On a shared server each process runs as the submitter of its job, whom the kernel identified.
 """
 
@@ -146,7 +145,6 @@ class SideCarProcesses:
 
     def _give(self, folder: Path, owner: Submitter) -> None:
         """Make a folder that belongs to the user, on a shared server.
-
 
         Root owns its parent folders, so that no user can replace it.
         """

@@ -1,10 +1,8 @@
 """The profiles that the loop knows: the stored profiles plus newer observations.
 
-
 An observation counts at once. Every write returns the observations of other processes, and our
 queued observations are folded into the result again. A profile stays the same object while its
 content is the same, because predictions are cached by identity.
-
 
 Not thread-safe; the notebook holds a lock.
 """

@@ -1,6 +1,5 @@
 """A notebook in front of a store, so the loop never waits for the store.
 
-
 A thread writes to the store and reads the changes of other processes. While the store is
 unavailable, scheduling continues: profiles stay in memory, writes are queued up to a bound
 (:mod:`dlstore.notebook.pending`), and the thread retries at growing intervals.
@@ -181,7 +180,6 @@ class Notebook:
 
     def keep_policy_state(self, policy: str, state: object) -> None:
         """Write the state of a policy if the state is a dict.
-
 
         A dict holds only JSON and is never changed in place. Any other state stays in memory only.
         """

@@ -1,10 +1,8 @@
 """The writes that are queued for the store, bounded and in order.
 
-
 If the queue is full, the oldest rows of the record are dropped first, because no decision depends
 on them, then the oldest observations, because later ones are better. For the tables only the latest
 state is queued.
-
 
 Not thread-safe; the notebook holds a lock.
 """

@@ -1,6 +1,5 @@
 """The thread of a notebook, which makes queued writes and reads the changes of other processes.
 
-
 The thread shares only :class:`Contents` with callers, and holds its lock only to read or change the
 contents, so callers never wait for the store.
 """
