@@ -36,7 +36,9 @@ def job(tmp_path):
         "profile": {"model": KIND.model, "dataset": KIND.dataset},
     }
     document["spec"]["checkpoint"]["path"] = str(saved)
-    document["spec"]["template"]["spec"]["containers"][0]["command"] = [
+    pod = document["spec"]["template"]["spec"]
+    del pod["volumes"], pod["containers"][0]["volumeMounts"]
+    pod["containers"][0]["command"] = [
         *example.command,
         f"--speeds={tmp_path / 'speeds.csv'}",
         f"--model={KIND.model}",

@@ -175,8 +175,10 @@ class Stage:
             "training": {"iterations": iterations, "batchSize": KIND[2]},
             "profile": {"model": KIND[0], "dataset": KIND[1]},
         }
-        document["spec"]["checkpoint"]["path"] = str(saved)
-        container = document["spec"]["template"]["spec"]["containers"][0]
+        document["spec"]["checkpoint"] |= {"path": str(saved), "shared": True}
+        pod = document["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        del pod["volumes"], container["volumeMounts"]
         container["command"] = [
             *example.command,
             f"--speeds={speeds}",
