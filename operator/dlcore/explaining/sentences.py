@@ -127,12 +127,12 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     assert state.placement is not None
     now, total = snapshot.now, state.iterations_total
     told = f"trains on {named_place(state.placement)}"
+    if state.speed > 0.0:
+        told += f" at {state.speed:.3g} iterations/s"
     if state.unsaved_from is not None and len(state.job.gpus.options) > 1:
         is_ending = state.remaining_at(now) <= 0.0
         why = "until it ends" if is_ending else "as long as no checkpoint saves its work"
-        told += f", which it keeps {why}"
-    if state.speed > 0.0:
-        told += f" at {state.speed:.3g} iterations/s"
+        told += f"; it keeps these GPUs {why}"
     if not isfinite(total) or total <= 0.0:
         return f"{told}; it is not known yet how many iterations it needs"
     if state.iterations_done > total:

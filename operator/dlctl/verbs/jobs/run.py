@@ -185,6 +185,11 @@ def command(
         draft = draft.placed(Path.cwd())
     if dry_run:
         return _show(backend, draft, output)
+    if draft.checkpoint_path and not (draft.checkpoint_signal or draft.checkpoint_command):
+        say(
+            "note: DLJob cannot ask the training for a checkpoint, so a change of GPUs loses the work"
+            " since its own last one; --checkpoint-signal or --checkpoint-command avoids that"
+        )
     created = _submit(backend, draft)
     name = full_name(created, backend.home)
     if detach or output:
