@@ -40,6 +40,7 @@ class Options:
     policy: Policy
     mechanism: Mechanism = Mechanism.IN_PLACE
     costs: Costs = Costs()
+    record_days: float = 0.0
     rules: Rules = Rules()
     pace: Pace = Pace()
     seed: int = 0
@@ -55,6 +56,7 @@ class Options:
             policy=policy,
             mechanism=Mechanism(settings.mechanism),
             costs=settings.costs,
+            record_days=settings.record_days,
             rules=settings.rules,
             pace=settings.pace,
             seed=settings.seed,

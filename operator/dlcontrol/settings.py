@@ -89,6 +89,8 @@ class Settings:
     """The limits for all jobs of a namespace together."""
     store: str = ""
     """Where profiles and the history are kept: a file, or a mongodb:// address."""
+    record_days: float = 0.0
+    """For how many days the store keeps the record; 0: up to its limits of rows."""
     pace: Pace = field(default_factory=Pace)
     """How often the loop looks and decides."""
     rules: Rules = field(default_factory=Rules)

@@ -46,6 +46,7 @@ from dllocal.state_folder import lock_folder, make_folders
 from dlstore.importing import import_profiles
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
+from dlstore.store import Bounds
 
 log = logging.getLogger(__name__)
 
@@ -264,7 +265,11 @@ class Running:
         os.close(self._lock)
 
     def _open_notebook(self) -> Notebook:
-        store = open_store(self.setup.store or str(self.folders.store), environment=os.environ)
+        store = open_store(
+            self.setup.store or str(self.folders.store),
+            environment=os.environ,
+            bounds=Bounds(days=self.setup.options.record_days),
+        )
         if self.setup.profiles:
             import_profiles(store, self.setup.profiles)
         return open_notebook(store, self.setup.options.costs)

@@ -44,6 +44,7 @@ from dloperator.reporting.publishing import Publisher, Publishing
 from dloperator.reporting.settings_configmap import SettingsConfigMap, show_settings
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
+from dlstore.store import Bounds
 
 log = logging.getLogger(__name__)
 
@@ -298,4 +299,9 @@ def _make_reservations(
 
 def open_memory(work: Work) -> Notebook:
     """Open the notebook; it may take seconds, so not on the event loop."""
-    return open_notebook(open_store(work.store, environment=os.environ), work.options.costs)
+    return open_notebook(
+        open_store(
+            work.store, environment=os.environ, bounds=Bounds(days=work.options.record_days)
+        ),
+        work.options.costs,
+    )

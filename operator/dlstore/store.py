@@ -11,6 +11,7 @@ a :class:`Ticket` a caller that does not know whether its change was made can re
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -24,6 +25,8 @@ from dlstore.rows import RecordRow, prune_every
 from dlstore.tables import GpuRow, JobRow
 
 log = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
 
 
 class StoreError(Exception):
@@ -62,6 +65,13 @@ class Bounds:
     """All rows except progress rows."""
     samples: int = 20_000
     """Progress rows."""
+    days: float = 0.0
+    """Older rows are removed, too; 0: no limit of age."""
+
+    @property
+    def oldest(self) -> float:
+        """The time before which rows are removed."""
+        return time.time() - DAY_S * self.days if self.days else 0.0
 
     @property
     def prune_every(self) -> int:

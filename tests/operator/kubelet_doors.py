@@ -44,8 +44,8 @@ class KubeletServer:
         self._runner: web.AppRunner | None = None
         self._streams: set[asyncio.Task[object]] = set()
         self.port = 0
+        # The ports of this machine by those of containers.
         self.forwards: dict[int, int] = {}
-        """The ports of this machine at which the ports of containers are."""
 
     def open(self) -> None:
         self._thread.start()

@@ -68,7 +68,9 @@ def _snake(name: str) -> str:
 
 
 def prune(collection: Any, bounds: Bounds) -> None:
-    """Remove the oldest rows outside of the history that are too many."""
+    """Remove rows that are too old, and the oldest ones outside of the history that are too many."""
+    if bounds.days:
+        collection.delete_many({"at": {"$lt": bounds.oldest}})
     others = {"$nin": [*HISTORY, SAMPLE]}
     for kind, most in ((others, bounds.moments), (SAMPLE, bounds.samples)):
         found = collection.find({"kind": kind}, {"_id": 1}).sort([("at", -1), ("_id", -1)])

@@ -33,7 +33,7 @@ from dlstore.mongo.documents import (
     record_of,
 )
 from dlstore.mongo.server import NEWEST_FIRST, MongoServer
-from dlstore.rows import HISTORY, RecordRow
+from dlstore.rows import HISTORY, PRUNE_EVERY, RecordRow
 from dlstore.store import USUAL_BOUNDS, Bounds, Change, ProfileDocuments, StoredProfile, Ticket
 from dlstore.tables import GpuRow, JobRow, Key, R, differences, read_rows
 
@@ -74,7 +74,7 @@ class MongoStore:
         self._replacing = Lock()
         self._entries: Counter[str] | None = None
         """The number of entries of each job, as far as this process knows."""
-        self._unpruned = 0
+        self._unpruned = PRUNE_EVERY
         """How many rows were added since the oldest were removed."""
 
     @property

@@ -218,6 +218,8 @@ def _document(profile: Profile) -> str:
 
 
 def _prune_all(db: sqlite3.Connection, bounds: Bounds) -> None:
+    if bounds.days:
+        db.execute("DELETE FROM record WHERE at < ?", (bounds.oldest,))
     _prune(db, _HISTORY, most=bounds.entries - prune_every(bounds.entries))
     _prune(db, f"kind NOT IN {(*HISTORY, SAMPLE)}", most=bounds.moments)
     _prune(db, f"kind = '{SAMPLE}'", most=bounds.samples)

@@ -81,7 +81,7 @@ class MemoryStore:
             latest = [row for each in jobs.values() for row in each[-bounds.entries_per_job :]]
             latest = sorted(latest, key=lambda row: row.when)[-bounds.entries :]
             kept = (*latest, *samples[-bounds.samples :], *moments[-bounds.moments :])
-            self._rows = {row.id: row for row in kept}
+            self._rows = {row.id: row for row in kept if row.at >= bounds.oldest}
         self._answer("record")
 
     def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:

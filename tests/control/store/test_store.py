@@ -1,7 +1,9 @@
 """The contract of all stores, on each kind of store."""
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import reduce
 
 import pytest
@@ -13,7 +15,7 @@ from dlcore.model import JobId, NodeName, Phase, Placement
 from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
 from dlcore.recording.record import Decided, Expected
 from dlstore.rows import SAMPLE, RecordRow, prune_every, read_history
-from dlstore.store import MOST_TICKETS, Bounds, StoredProfile, Ticket, fold_into
+from dlstore.store import DAY_S, MOST_TICKETS, Bounds, StoredProfile, Ticket, fold_into
 from dlstore.tables import GpuRow, GpuState, JobRow
 from tests.control.store.places import (
     KIND,
@@ -296,6 +298,18 @@ def test_the_record_is_bounded_and_samples_push_no_moments_out(place: Place):
     moments = [row for row in store.rows() if row.kind != SAMPLE]
     assert 30 <= len(moments) <= 30 + prune_every(30)
     assert moments[-1] == moment(239)
+
+
+def test_rows_of_all_kinds_are_kept_for_some_days(place: Place):
+    old, fresh = time.time() - 2.1 * DAY_S, time.time() - 1.9 * DAY_S
+    rows = [
+        replace(row, id=f"{row.kind}/{at}", at=at)
+        for at in (old, fresh)
+        for row in (moment(1), moment(1, SAMPLE), make_entry("a", 1.0))
+    ]
+    store = place.open(Bounds(days=2))
+    store.record(rows)
+    assert [row.at for row in store.rows()] == [fresh] * 3
 
 
 # --- the tables
