@@ -148,9 +148,6 @@ def test_a_report_is_that_of_the_verb_and_a_wrong_begin_is_refused(played):
     report = tools.call("report", {"by": "job", "since": "1h"}, Halt())
     shown = played("report", "--by", "job", "--since", "1h", "-o", "json").data
     assert shown.keys() == report.keys() - {"leftOut", "notices"}
-    assert [row["job"] for row in report["rows"]] == [row["job"] for row in shown["rows"]]
-    parts = ("held", "idleWhileWaiting", "idle", "outOfService")
-    assert sum(report[each] for each in parts) == pytest.approx(report["gpuSeconds"])
     with pytest.raises(ToolRefused, match="'then' is not a length of time or a time; write such"):
         tools.call("report", {"since": "then"}, Halt())
 
