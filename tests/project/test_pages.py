@@ -311,7 +311,7 @@ def leaves() -> frozenset[str]:
 
 def respelled(path: str, by: str) -> str:
     """Write ``rules.lostSeconds`` as ``rules-lost-Seconds``, for options and variables."""
-    return re.sub("([A-Z])", rf"{by}\\1", path).replace(".", by)
+    return re.sub("([A-Z])", rf"{by}\1", path).replace(".", by)
 
 
 def walk(tree: Any, prefix: str = "") -> Iterator[str]:
