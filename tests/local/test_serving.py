@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcontrol.deciding import plans
 from dlcontrol.reporting.reasons import Outlook
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
@@ -537,7 +538,7 @@ def test_a_plan_shows_only_the_gpus_of_another_users_job():
     waits = Wait(JobId("a"), CAUSE)
     turn = Turn(ahead=3, starts_in=60.0)
     shown = [
-        showing.effect_document(
+        plans.effect_document(
             Effect(job=JobId("a"), step=each, sentence="has 4,711 s left", is_new=False),
             turn,
             is_whole=False,

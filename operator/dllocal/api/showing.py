@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
-from dlcontrol.deciding.futures import turn_document
+from dlcontrol.deciding.plans import show_placement, without_nothing
 from dlcontrol.judging.progress import counted
 from dlcontrol.reporting.events import event_name
 from dlcontrol.reporting.reasons import Outlook
@@ -12,13 +11,11 @@ from dlcontrol.settings import Setting
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status_documents import Json, write_status, write_time
 from dlcore.documents.jobschema import API_VERSION, KIND
-from dlcore.foreseeing import Effect, Turn
-from dlcore.model import Phase, Placement
-from dlcore.planning import Step, Wait
+from dlcore.model import Phase
 from dlcore.recording.record import Decided, Happened
 from dllocal import environments
 from dllocal.events import JobEvent
-from dlstore.tables import GpuRow, placement_document
+from dlstore.tables import GpuRow
 
 RENEWED = frozenset({"creationTimestamp", "generation", "resourceVersion"})
 """The metadata that the controller writes, in place of any values of the user."""
@@ -95,7 +92,7 @@ def node_documents(rows: Iterable[GpuRow]) -> list[Json]:
     for row in rows:
         node = nodes.setdefault(row.node, {"name": row.node, "gpuType": row.gpu_type, "gpus": []})
         node["gpus"].append(
-            _without_nothing(
+            without_nothing(
                 index=row.gpu,
                 uuid=row.uuid,
                 state=row.state.value,
@@ -138,77 +135,25 @@ def earlier_event_document(line: Decided | Happened) -> Json:
 def history_document(line: Decided | Happened) -> Json:
     """Show a line of the history."""
     if isinstance(line, Happened):
-        return _without_nothing(
+        return without_nothing(
             at=write_time(line.at),
             job=line.job,
             kind=line.name[:1].lower() + line.name[1:],
             message=line.message,
             generation=0,
         )
-    return _without_nothing(
+    return without_nothing(
         at=write_time(line.at),
         job=line.job,
         kind=line.step,
         message=line.sentence,
         cause=line.cause,
         forJob=line.for_job,
-        old=_placement(line.old),
-        new=_placement(line.new),
+        old=show_placement(line.old),
+        new=show_placement(line.new),
         generation=line.generation,
         costSeconds=line.cost_seconds,
     )
-
-
-def effect_document(
-    effect: Effect, turn: Turn | None = None, *, now: float = 0.0, is_whole: bool = True
-) -> Json:
-    """
-    Show the effect of a plan on a job and, if the job waits, its expected turn.
-
-    For another user's job (not ``is_whole``) only its GPUs are shown.
-    """
-    if not is_whole:
-        return _without_nothing(
-            job=effect.job,
-            submitted=effect.is_new,
-            step=_kind(effect.step),
-            message=_outlined(effect),
-            old=_placement(effect.old),
-            new=_placement(effect.new),
-        )
-    return _without_nothing(
-        job=effect.job,
-        submitted=effect.is_new,
-        step=_kind(effect.step),
-        message=effect.sentence,
-        old=_placement(effect.old),
-        new=_placement(effect.new),
-        secondsBefore=_rounded(effect.seconds_before),
-        secondsAfter=_rounded(effect.seconds_after),
-        iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
-        confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
-        queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
-    )
-
-
-def _outlined(effect: Effect) -> str:
-    """Describe the effect on another user's job without the reason, which contains the job's numbers."""
-    old, new = effect.old, effect.new
-    if old is not None and new is not None:
-        return f"goes from {_gpus(old)} to {_gpus(new)}"
-    if new is not None:
-        return f"starts on {_gpus(new)}"
-    if old is not None:
-        return f"gives up {_gpus(old)}"
-    return "waits" if _is_waiting(effect) else "stays as it is"
-
-
-def _gpus(placement: Placement) -> str:
-    return f"{placement.gpus} GPU{'' if placement.gpus == 1 else 's'}"
-
-
-def _is_waiting(effect: Effect) -> bool:
-    return isinstance(effect.step, Wait)
 
 
 def setting_document(setting: Setting) -> Json:
@@ -218,20 +163,3 @@ def setting_document(setting: Setting) -> Json:
         "origin": setting.origin,
         "description": setting.documentation,
     }
-
-
-def _kind(step: Step | None) -> str:
-    return type(step).__name__.lower() if step is not None else "none"
-
-
-def _placement(placement: Placement | None) -> Mapping[str, Any] | None:
-    return None if placement is None else placement_document(placement)
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 3)
-
-
-def _without_nothing(**fields: Any) -> Json:
-    """Leave out empty fields, but not zeros."""
-    return {name: value for name, value in fields.items() if value not in (None, "")}

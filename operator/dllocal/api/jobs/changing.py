@@ -10,10 +10,9 @@ from pathlib import Path
 from aiohttp import web
 
 from dlcontrol.acting.sidecar_options import has_own_folder
-from dlcontrol.deciding import futures
+from dlcontrol.deciding import futures, plans
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status_documents import Json
-from dlcore import foreseeing
 from dlcore.documents import jobfile
 from dlcore.model import Job, Phase
 from dllocal import environments
@@ -136,22 +135,15 @@ class JobsChanging:
         taken_in = await self._intake.check(request)
         scene, before, _ = await wait_for_scene(self._latest)
         after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
-        # In threads, because this takes long with thousands of jobs.
-        effects = await asyncio.to_thread(
-            foreseeing.preview, before, after, policy=self._parts.policy
+        # In a thread, because this takes long with thousands of jobs.
+        items = await asyncio.to_thread(
+            plans.plan_documents,
+            before,
+            after,
+            policy=self._parts.policy,
+            may_see=self._access.may_see(request),
         )
-        coming = await asyncio.to_thread(futures.foresee_in_time, after, self._parts.policy)
         notices = await self._intake.notices(taken_in, request)
-        may_see = self._access.may_see(request)
-        items = [
-            showing.effect_document(
-                effect,
-                coming.get(effect.job),
-                now=after.now,
-                is_whole=effect.is_new or may_see(effect.job),
-            )
-            for effect in effects
-        ]
         return web.json_response({"items": items, "notices": notices})
 
 
