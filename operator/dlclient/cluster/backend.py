@@ -7,7 +7,6 @@ The operator decides, and writes its decisions with their reasons into the statu
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,7 +39,6 @@ from dlclient.cluster.refusals import FORBIDDEN
 from dlclient.cluster.watching import Watcher
 from dlclient.jobviews import JobView
 from dlcore.documents.jobnames import full_name, manager_of
-from dlcore.documents.launchers import notice_of
 from dlkube.client import ApiServer, Rejected
 from dlkube.resources import DLJOBS, EVENTS, NODES
 
@@ -112,7 +110,7 @@ class ClusterBackend:
             made = self._asker.ask_plainly(
                 lambda api: submitting.create(api, prepared, dry_run=dry_run)
             )
-        return Created([_shown(item) for item in made], _notices(documents))
+        return Created([_shown(item) for item in made], submitting.find_notices(documents))
 
     def replace_job(self, document: Mapping[str, Any], *, dry_run: bool = False) -> Json:
         namespace = document["metadata"]["namespace"]
@@ -133,23 +131,23 @@ class ClusterBackend:
         return document
 
     def preview(self, documents: Sequence[Json]) -> Plan:
+        from dlclient.cluster.reading import planned  # noqa: PLC0415 - no other verb needs it
+
         created = self.create_jobs(documents, dry_run=True)
-        effects = [
-            {
-                "job": full_name(item, self.home),
-                "submitted": True,
-                "step": "unknown",
-                "message": "is accepted by the API server",
-            }
-            for item in created.items
-        ]
-        notice = (
-            "only the operator of the cluster decides, after the job is submitted; then dljob why"
-            " NAME shows the decision"
-        )
-        jobs, _ = self._find_holders()
-        waiting = describe_waiting(jobs, time.time())
-        return Plan(effects, [*created.notices, notice, waiting], tells_others=False)
+        jobs, sees_all_jobs = self._find_holders(f"so {planned.UNKNOWN}")
+        now = time.time()
+        nodes = self._read_nodes(f"so {planned.UNKNOWN}") if sees_all_jobs else None
+        try:
+            effects = planned.plan(
+                created.items, jobs, nodes=nodes, operator=self._operator, now=now
+            )
+        except planned.CannotPlan as error:
+            accepted = [planned.accept(item, self.home) for item in created.items]
+            waiting = describe_waiting(jobs, now)
+            return Plan(accepted, [*created.notices, str(error), waiting], tells_others=False)
+        near = f"{self.home}/"
+        shown = [{**each, "job": each["job"].removeprefix(near)} for each in effects]
+        return Plan(shown, [*created.notices, planned.LIMITS])
 
     def explain(self, name: str, *, with_outages: bool = True) -> Json:
         """``with_outages``: also tell why GPUs of all nodes are out of service, where the job waits for that reason."""
@@ -217,27 +215,29 @@ class ClusterBackend:
 
         jobs, sees_all_jobs = self._find_holders()
         holdings = gpus.find_holdings(jobs, self.home)
-        nodes = self._unless_forbidden(
-            lambda: self._asker.ask_plainly(lambda api: api.list(NODES)),
-            "only GPUs of jobs that you may see are shown",
-        )
+        nodes = self._read_nodes("only GPUs of jobs that you may see are shown")
         if nodes is None:
             return gpus.list_held(holdings)
         pool = self._operator.pool()
         told = self._operator.known_gpus()
-        return gpus.list_gpus(
-            nodes.items, holdings, pool=pool, told=told, sees_all_jobs=sees_all_jobs
-        )
+        return gpus.list_gpus(nodes, holdings, pool=pool, told=told, sees_all_jobs=sees_all_jobs)
 
-    def _find_holders(self) -> tuple[list[Json], bool]:
+    def _read_nodes(self, then: str) -> list[Json] | None:
+        """List the objects of all nodes; ``None`` if that is forbidden, and ``then`` is the consequence."""
+        found = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(NODES)), then
+        )
+        return None if found is None else found.items
+
+    def _find_holders(self, then: str = "") -> tuple[list[Json], bool]:
         """List all visible jobs; return whether these are all jobs."""
+        home = self._connection.namespace
         everywhere = self._unless_forbidden(
             lambda: self._asker.ask_plainly(lambda api: list_in(api, DLJOBS, self._among or ("",))),
-            f"only jobs in namespace {self._connection.namespace} are shown",
+            then or f"only jobs in namespace {home} are shown",
         )
         if everywhere is not None:
             return _ours(everywhere.items), True
-        home = self._connection.namespace
         return _ours(self._asker.ask(lambda api: api.list(DLJOBS, home)).items), False
 
     def cordon(self, node: str, gpu: int, reason: str) -> Json:
@@ -365,22 +365,6 @@ def _shown(document: Json) -> Json:
     """Leave out the managed fields, which users do not need."""
     document["metadata"].pop("managedFields", None)
     return document
-
-
-def _notices(documents: Sequence[Json]) -> list[str]:
-    """List fields that have no effect or an unexpected one, each once."""
-    from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - no other verb needs it
-    from dlcore.documents import jobfile  # noqa: PLC0415
-
-    specs = [each.get("spec") or {} for each in documents]
-    notices = [notice_of(spec) for spec in specs]
-    for document in documents:
-        # The API server has already refused documents that are unreadable here, with the reason.
-        with suppress(jobfile.JobFileError):
-            notices.append(saving.notice_for(jobfile.parse(document)))
-    if any("environment" in spec for spec in specs):
-        notices.append("spec.environment has no effect on a cluster: the image is the environment")
-    return [each for each in dict.fromkeys(notices) if each]
 
 
 def _pod_on(job: Json, node: str) -> str:

@@ -5,11 +5,13 @@ Each is tried first by a dry run. The report of a later error names the jobs tha
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from dlclient.backend import Away, BackendError, Complaint, Json
 from dlclient.cluster.connecting import Connection
 from dlclient.cluster.refusals import FORBIDDEN, complaints, one_line
+from dlcore.documents.launchers import notice_of
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.resources import DLJOBS
 
@@ -90,6 +92,22 @@ def _iter_twice(prepared: Sequence[Json]) -> Iterable[Complaint]:
 def refused(found: Sequence[Complaint]) -> BackendError:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return BackendError(found[0].line + more, found)
+
+
+def find_notices(documents: Sequence[Json]) -> list[str]:
+    """List fields that have no effect or an unexpected one, each once."""
+    from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - no other verb needs it
+    from dlcore.documents import jobfile  # noqa: PLC0415
+
+    specs = [each.get("spec") or {} for each in documents]
+    notices = [notice_of(spec) for spec in specs]
+    for document in documents:
+        # The API server has already refused documents that are unreadable here, with the reason.
+        with suppress(jobfile.JobFileError):
+            notices.append(saving.notice_for(jobfile.parse(document)))
+    if any("environment" in spec for spec in specs):
+        notices.append("spec.environment has no effect on a cluster: the image is the environment")
+    return [each for each in dict.fromkeys(notices) if each]
 
 
 async def create(api: ApiServer, prepared: Sequence[Json], *, dry_run: bool) -> list[Json]:

@@ -18,7 +18,7 @@ from dlstore.tables import placement_document
 
 
 def plan_documents(
-    before: Snapshot, after: Snapshot, policy: Policy, *, may_see: Callable[[JobId], bool]
+    before: Snapshot, after: Snapshot, *, policy: Policy, may_see: Callable[[JobId], bool]
 ) -> list[Json]:
     """Show the effects on all jobs; ``after`` has the new jobs too. This takes long with thousands of jobs."""
     effects = foreseeing.preview(before, after, policy=policy)

@@ -1,0 +1,214 @@
+"""
+The operator's decision about jobs that are not submitted yet, from what the API server shows: ``submit --dry-run``.
+
+The documents become a scene and a snapshot by the operator's own code, and :mod:`dlcontrol.deciding.plans` makes the plan.
+The operator's memory is not visible: profiles of earlier jobs, the state of its policy, and its answers from SideCars.
+
+:class:`Planner` is pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from dlclient.backend import BackendError, Json
+from dlclient.cluster.reading.operators import Operator
+from dlcontrol.deciding.futures import joined
+from dlcontrol.deciding.plans import plan_documents
+from dlcontrol.deciding.snapshots import take_snapshot
+from dlcontrol.gpus.marking import marked
+from dlcontrol.scheduling import Options
+from dlcontrol.settings import SettingsError, load_tree
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import ConditionType
+from dlcore import policies
+from dlcore.contract import Policy
+from dlcore.documents import jobfile
+from dlcore.documents.jobnames import full_name, manager_of
+from dlcore.model import GpuRef, Job, JobId, Node, Phase, Snapshot
+from dlcore.predicting.fitting import Forecast
+from dlcore.profiles import JobType, Profile, Speed
+from dloperator.jobs.entries import Jobs, Specs
+from dloperator.nodes.nodes import Pool, read_node
+from dloperator.settings import OperatorSettings
+from dlwire.messages import Shape
+
+NEEDED: Final = ("policy", "mechanism", "seed", "watched")
+GROUPS: Final = ("costs.", "limits.")
+"""A decision depends on these settings, and on these groups of settings."""
+
+SET_ASIDE: Final = (
+    (ConditionType.SET_ASIDE.value, "True"),
+    (ConditionType.TEMPLATE_VALID.value, "False"),
+)
+"""With these conditions a job gets no new decision."""
+
+UNKNOWN: Final = "it is not known when the jobs start, on which GPUs, and which other jobs change"
+LATER: Final = "only the operator of the cluster decides, after the job is submitted; then dljob why NAME shows the decision"
+LIMITS: Final = (
+    "the plan takes speeds from the jobs that run now; it knows neither the operator's profiles nor whether nodes"
+    " have the CPUs and the memory that pods request"
+)
+
+
+class CannotPlan(Exception):
+    """The documents do not suffice; ``str()`` is the reason."""
+
+
+def accept(job: Json, home: str) -> Json:
+    """Show the only known effect on a job that the API server would take."""
+    return {
+        "job": full_name(job, home),
+        "submitted": True,
+        "step": "unknown",
+        "message": "is accepted by the API server",
+    }
+
+
+def plan(
+    newcomers: Sequence[Json],
+    jobs: Sequence[Json],
+    *,
+    nodes: Sequence[Json] | None,
+    operator: Operator,
+    now: float,
+) -> list[Json]:
+    """
+    Show the effects of ``newcomers``, as the dry run of the API server returns them.
+
+    ``jobs`` and ``nodes`` are all there are; ``nodes`` is ``None`` if the user may not see all of both. Raises
+    :class:`CannotPlan`.
+    """
+    if nodes is None:
+        raise CannotPlan(LATER)
+    try:
+        settings = operator.settings()
+    except BackendError as error:
+        raise CannotPlan(f"{error}; {UNKNOWN}") from error
+    planner = Planner(settings, pool=operator.pool(), told=operator.known_gpus(), now=now)
+    return planner.plan(newcomers, jobs, nodes=nodes)
+
+
+class Planner:
+    """What decides about jobs at one moment."""
+
+    def __init__(
+        self, settings: Sequence[Json], *, pool: Pool, told: Mapping[str, Any], now: float
+    ) -> None:
+        """``told`` has the facts about GPUs that the operator publishes."""
+        loaded = _read_settings(settings)
+        self._options = Options.of(loaded, _read_policy(loaded.policy))
+        self._watched = frozenset(loaded.watched)
+        self._pool, self._told, self._now = pool, told, now
+
+    def plan(
+        self, newcomers: Sequence[Json], jobs: Sequence[Json], *, nodes: Sequence[Json]
+    ) -> list[Json]:
+        scene = Scene(
+            now=self._now,
+            epoch=0,
+            entries=self._read_entries(jobs),
+            job_pods={},
+            nodes={node.name: node for node in self._iter_nodes(nodes)},
+            mechanism=self._options.mechanism,
+        )
+        after = joined(scene, [self._read_newcomer(each) for each in newcomers])
+        return plan_documents(
+            self._take_snapshot(scene),
+            self._take_snapshot(after),
+            policy=self._options.policy,
+            may_see=lambda _: True,
+        )
+
+    def _read_newcomer(self, document: Json) -> Job:
+        name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+        if manager := manager_of(document):
+            raise CannotPlan(f"{name} is managed by {manager}, so DLJob does not decide about it")
+        if not self._is_ours(document):
+            raise CannotPlan(
+                f"the operator does not watch namespace {namespace} (setting watched), so it does"
+                f" not decide about {name}"
+            )
+        try:
+            job = jobfile.parse(document, require_template=True)
+        except jobfile.JobFileError as error:
+            raise CannotPlan(f"{name}: {error.problems[0].message}") from error
+        return replace(job, submitted_at=self._now)
+
+    def _is_ours(self, document: Json) -> bool:
+        return not self._watched or document["metadata"]["namespace"] in self._watched
+
+    def _read_entries(self, documents: Sequence[Json]) -> dict[JobId, Entry]:
+        reader = Jobs(Specs(), lambda: self._now)
+        ours = filter(self._is_ours, documents)
+        # The operator orders jobs by the second of their creation.
+        ordered = sorted(ours, key=lambda each: str(each["metadata"]["creationTimestamp"]))
+        entries = (reader.read(each, problem=_why_set_aside(each)) for each in ordered)
+        return {entry.job.id: entry for entry in entries}
+
+    def _iter_nodes(self, documents: Iterable[Json]) -> Iterator[Node]:
+        for document in documents:
+            node = read_node(document, self._pool)
+            if node is not None:
+                out = self._told.get(node.name, {}).get("out", {})
+                yield marked(node, {GpuRef(node.name, int(gpu)): why for gpu, why in out.items()})
+
+    def _take_snapshot(self, scene: Scene) -> Snapshot:
+        entries = scene.entries.values()
+        return take_snapshot(
+            scene,
+            profiles=_read_profiles(entries),
+            costs=self._options.costs,
+            forecasts=_read_forecasts(entries),
+            seed=self._options.seed,
+            limits=self._options.limits,
+        )
+
+
+def _read_settings(documents: Sequence[Json]) -> OperatorSettings:
+    """Read the settings that a decision depends on; an operator of another version may have further ones."""
+    needed = {
+        each["name"]: each["value"]
+        for each in documents
+        if each["name"] in NEEDED or each["name"].startswith(GROUPS)
+    }
+    try:
+        return load_tree(OperatorSettings(), options=needed).settings
+    except SettingsError as error:
+        raise CannotPlan(f"the settings of the operator cannot be read here: {error}") from error
+
+
+def _read_policy(name: str) -> Policy:
+    try:
+        return policies.read(name)
+    except ValueError as error:
+        raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
+
+
+def _why_set_aside(document: Json) -> str:
+    """Return the reason why the operator decides nothing about a job."""
+    for condition in (document.get("status") or {}).get("conditions", ()):
+        if (condition["type"], condition["status"]) in SET_ASIDE:
+            return str(condition.get("message") or condition["type"])
+    return ""
+
+
+def _read_profiles(entries: Iterable[Entry]) -> Mapping[JobType, Profile]:
+    """Make profiles from the present speeds of jobs."""
+    speeds: dict[JobType, dict[Shape, Speed]] = {}
+    for entry in entries:
+        status = entry.status
+        if status.phase is Phase.RUNNING and status.placement is not None and status.speed > 0.0:
+            known = speeds.setdefault(entry.job.type, {})
+            known[status.placement.shape] = Speed(status.speed)
+    return {kind: Profile(kind, known) for kind, known in speeds.items()}
+
+
+def _read_forecasts(entries: Iterable[Entry]) -> Mapping[JobId, Forecast]:
+    """Read the lengths that the operator expects of jobs with a target."""
+    return {
+        entry.job.id: Forecast(total, low=total, high=total, confidence=1.0)
+        for entry in entries
+        if entry.job.training.target is not None and (total := entry.status.iterations_total)
+    }

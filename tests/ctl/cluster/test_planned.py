@@ -1,0 +1,117 @@
+"""The decision about jobs that are not submitted yet, from the documents of a cluster: without any cluster."""
+
+import json
+
+import pytest
+
+from dlclient.backend import NotThere
+from dlclient.cluster.reading import planned
+from dlclient.cluster.reading.operators import Operator
+from dlcontrol.settings import load_tree
+from dlcontrol.situation.status_documents import write_time
+from dloperator.reporting.settings_configmap import SettingsConfigMap
+from dloperator.settings import OperatorSettings
+from tests.operator.manifests import make_manifest
+from tests.servers.nodes import make_node
+
+NOW = 1_769_860_800.0
+NODE = make_node("n1", labels={"dljob.io/pool": "", "dljob.io/gpu-count": "4"})
+
+
+class FakeOperator(Operator):
+    def __init__(self, told=None, **settings):
+        self.told = told or {}
+        self.changed = {"policy": "fifo", **settings}
+
+    def settings(self):
+        if "policy" not in self.changed:
+            raise NotThere("no operator shows its settings in namespace dljob-system")
+        published = tuple(load_tree(OperatorSettings()).described())
+        shown = json.loads(SettingsConfigMap("dljob-system", published).text())
+        return [{**each, "value": self.changed.get(each["name"], each["value"])} for each in shown]
+
+    def known_gpus(self):
+        return self.told
+
+
+NONE = FakeOperator()
+del NONE.changed["policy"]
+
+
+def job(name, *, status=None, namespace="ns", **spec):
+    document = make_manifest(name, **{"gpus": {"options": [2]}, **spec})
+    created = {"uid": name, "generation": 1, "creationTimestamp": write_time(NOW - 100.0)}
+    document["metadata"] |= {"namespace": namespace, **created}
+    return document | ({"status": status} if status else {})
+
+
+def running(name, *gpus, done=0, **spec):
+    nodes = [{"name": "n1", "gpuIds": list(gpus)}]
+    times = {"startedAt": write_time(NOW - 90.0), "submittedAt": write_time(NOW - 100.0)}
+    progress = {"iteration": done, "iterationsPerSecond": 5.0, "iteratedAt": write_time(NOW)}
+    allocation = {"gpus": len(gpus), "generation": 1, "nodes": nodes}
+    status = {"phase": "Running", "allocation": allocation, "progress": progress, **times}
+    return job(name, status=status, **spec)
+
+
+def plan(newcomers, jobs=(), *, nodes=(NODE,), operator=None):
+    return planned.plan(newcomers, jobs, nodes=nodes, operator=operator or FakeOperator(), now=NOW)
+
+
+def test_a_job_starts_on_free_gpus_of_the_pool():
+    other = make_node("n0", labels={"dljob.io/gpu-count": "8"})
+    [effect] = plan([job("new")], [running("old", 0, 1)], nodes=(other, NODE))
+    assert (effect["job"], effect["submitted"], effect["step"]) == ("ns/new", True, "start")
+    assert effect["new"] == {"gpus": 2, "nodes": [{"name": "n1", "gpuIds": [2, 3]}]}
+    # A job of the same type trains at five iterations a second.
+    assert (effect["iterationsPerSecond"], effect["secondsAfter"]) == (5.0, 200.0)
+
+
+def test_a_job_waits_for_the_end_of_another_and_the_plan_gives_the_time():
+    old = running("old", 0, 1, 2, 3, done=500, gpus={"options": [4]})
+    [effect] = plan([job("new")], [old])
+    start = {"ahead": 0, "expectedStart": write_time(NOW + 100.0)}
+    assert (effect["step"], effect["queue"]) == ("wait", start)
+    waiting = job("first", status={"phase": "Queued"}, gpus={"options": [4]})
+    assert plan([job("new")], [old, waiting])[0]["queue"]["ahead"] == 1
+
+
+def test_a_job_that_gives_gpus_up_is_shown():
+    saved = {"path": "/saved", "trusted": True}
+    old = running("old", 0, 1, 2, 3, gpus={"options": [2, 4]}, checkpoint=saved)
+    new, other = plan([job("new")], [old], operator=FakeOperator(policy="max-min"))
+    assert (new["step"], other["step"], other["job"]) == ("start", "reshape", "ns/old")
+    assert (other["old"]["gpus"], other["new"]["gpus"]) == (4, 2)
+
+
+def test_gpus_that_the_operator_leaves_out_and_limits_of_namespaces_count():
+    out = {"n1": {"out": {"0": "it reported Xid 79", "1": "it reported Xid 79"}}}
+    [effect] = plan([job("new")], operator=FakeOperator(told=out))
+    assert effect["new"]["nodes"] == [{"name": "n1", "gpuIds": [2, 3]}]
+    limited = FakeOperator(**{"limits.maxGpus": {"ns": 1}})
+    assert plan([job("new")], operator=limited)[0]["step"] == "wait"
+
+
+def test_jobs_that_the_operator_leaves_alone_do_not_count():
+    condition = {"type": "SetAside", "status": "True", "message": "its plan broke a law"}
+    aside = job("aside", status={"phase": "Queued", "conditions": [condition]})
+    others = [aside, job("ended", status={"phase": "Completed"}), job("far", namespace="other")]
+    wide = job("new", gpus={"options": [4]})
+    assert plan([wide], others, operator=FakeOperator(watched=["ns"]))[0]["step"] == "start"
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "operator", "why"),
+    [
+        (job("new"), NONE, "no operator shows its settings .*; it is not known when"),
+        (job("new"), FakeOperator(policy="ours.py:Own"), "the policy of the operator"),
+        (job("new"), FakeOperator(mechanism="magic"), "the settings of the operator"),
+        (job("new"), FakeOperator(watched=["team"]), "does not watch namespace ns"),
+        (job("new", managedBy="kueue.x-k8s.io/multikueue"), FakeOperator(), "is managed by kueue"),
+    ],
+)
+def test_where_the_decision_is_not_known_the_reason_is(newcomer, operator, why):
+    with pytest.raises(planned.CannotPlan, match=why):
+        plan([newcomer], operator=operator)
+    with pytest.raises(planned.CannotPlan, match="only the operator of the cluster decides"):
+        plan([newcomer], nodes=None)
