@@ -67,20 +67,10 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     waits = {**decision.waits, **set_aside} if set_aside else decision.waits
     wait = None if made.is_partial else decision.wait
     steps = planning.diff(
-        snapshot,
-        placed.wanted,
-        changed=placed.changed,
-        stopped=stopped,
-        waits=waits,
-        wait=wait,
+        snapshot, placed.wanted, changed=placed.changed, stopped=stopped, waits=waits, wait=wait
     )
     plan = Plan(
-        steps,
-        made.considered,
-        decision.wake_at,
-        decision.state,
-        made.is_partial,
-        decision.worths,
+        steps, made.considered, decision.wake_at, decision.state, made.is_partial, decision.worths
     )
 
     # 5. Check the plan against the laws.

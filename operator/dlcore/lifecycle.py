@@ -120,12 +120,8 @@ TABLE: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
         Event.FINISHED: Phase.COMPLETED,
         Event.FAILED: Phase.FAILED,
     },
-    Phase.COMPLETED: {
-        Event.FINISHED: Phase.COMPLETED,
-    },
-    Phase.FAILED: {
-        Event.FAILED: Phase.FAILED,
-    },
+    Phase.COMPLETED: {Event.FINISHED: Phase.COMPLETED},
+    Phase.FAILED: {Event.FAILED: Phase.FAILED},
 }
 
 BEGIN: Final = Phase.SUBMITTED

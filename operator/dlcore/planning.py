@@ -11,15 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dlcore.model import (
-    Cause,
-    CauseCode,
-    GpuRef,
-    JobId,
-    JobState,
-    Placement,
-    Snapshot,
-)
+from dlcore.model import Cause, CauseCode, GpuRef, JobId, JobState, Placement, Snapshot
 from dlcore.queues import Queue
 
 

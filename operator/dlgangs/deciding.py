@@ -143,9 +143,7 @@ def note_refusals(
         if known is None or known.until <= now:
             times = known.times + 1 if known is not None else 0
             lasts = wait_after(
-                times + 1,
-                first_seconds=rules.refusal_seconds,
-                longest_seconds=LONGEST_REFUSAL_S,
+                times + 1, first_seconds=rules.refusal_seconds, longest_seconds=LONGEST_REFUSAL_S
             )
             refusals[member.uid, name] = Refusal(now + lasts, times)
     return replace(state, refusals=refusals)

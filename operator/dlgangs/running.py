@@ -94,10 +94,7 @@ class Gangs:
         self._watches = Watches(access, self._api, followed=followed)
         self._complaint = "has not read the cluster yet"
         self._extender = Extender(
-            self._decider,
-            self._metrics,
-            is_ready=lambda: self._complaint,
-            heard=self._hear,
+            self._decider, self._metrics, is_ready=lambda: self._complaint, heard=self._hear
         )
         self.health_server = HealthServer(
             settings.health, is_ready=lambda: self._complaint, metrics=self._metrics.text

@@ -162,12 +162,7 @@ class ApiServer:
         return await self._ask("POST", resource.path(namespace), query=query, body=document)
 
     async def apply(
-        self,
-        resource: Resource,
-        document: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        sub: str = "",
+        self, resource: Resource, document: Mapping[str, Any], *, namespace: str = "", sub: str = ""
     ) -> JsonObject:
         """
         Apply a document on the server side, which also removes fields that we no longer name.

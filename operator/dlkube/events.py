@@ -34,12 +34,7 @@ class EventWriter:
     """One for the life of an operator; :meth:`run` is its own task."""
 
     def __init__(
-        self,
-        api: ApiServer,
-        *,
-        instance: str,
-        component: str = COMPONENT,
-        per_second: float = 50.0,
+        self, api: ApiServer, *, instance: str, component: str = COMPONENT, per_second: float = 50.0
     ) -> None:
         self._api = api
         self._component = component

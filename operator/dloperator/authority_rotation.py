@@ -105,13 +105,7 @@ def main(*, step: str, kubeconfig: str, namespace: str) -> None:
         raise click.ClickException(
             f"there is no Secret {CA_SECRET}; the operator creates it when it starts"
         ) from error
-    except (
-        WrongStep,
-        WrongAuthority,
-        Rejected,
-        Unreachable,
-        access.NoAccess,
-    ) as error:
+    except (WrongStep, WrongAuthority, Rejected, Unreachable, access.NoAccess) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{step}: done; the operator notices it within seconds", err=True)
 

@@ -60,9 +60,5 @@ def load_settings(file: Path | None, options: Iterable[str]) -> Loaded[OperatorS
         given[path] = value
     document = yaml.safe_load(file.read_text()) if file is not None else None
     return load_tree(
-        OperatorSettings(),
-        document,
-        file=str(file or ""),
-        environment=os.environ,
-        options=given,
+        OperatorSettings(), document, file=str(file or ""), environment=os.environ, options=given
     )

@@ -68,10 +68,7 @@ def simulate(
         if recorder is not None:
             happenings = recorder.record(until=record.ended_at, policy=label, title=workload.name)
         figures = score(
-            record,
-            policy=label,
-            wall_s=time.perf_counter() - began,
-            peak_rss_mb=measure_peak_mb(),
+            record, policy=label, wall_s=time.perf_counter() - began, peak_rss_mb=measure_peak_mb()
         )
         yield Outcome(figures, record, happenings)
 

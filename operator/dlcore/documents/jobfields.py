@@ -289,9 +289,7 @@ FIELDS: Final[Mapping[str, Node]] = {
                 max_items=256,
                 unique=True,
                 items=Text(
-                    description="The name of a variable.",
-                    max_length=128,
-                    form=jobforms.VARIABLE,
+                    description="The name of a variable.", max_length=128, form=jobforms.VARIABLE
                 ),
             ),
             "container": CONTAINER,
@@ -312,7 +310,7 @@ FIELDS: Final[Mapping[str, Node]] = {
                 max_items=32,
                 unique=True,
                 items=Text(description="A module.", max_length=128, form=jobforms.MODULE),
-            ),
+            )
         },
     ),
     "batch": Record(

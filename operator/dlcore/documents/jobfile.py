@@ -96,10 +96,7 @@ def render(job: Job) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": without_none(
-            name=name,
-            namespace=namespace,
-            labels=dict(job.labels),
-            annotations=submit_at,
+            name=name, namespace=namespace, labels=dict(job.labels), annotations=submit_at
         ),
         "spec": _rendered_spec(job),
     }

@@ -9,10 +9,7 @@ import re
 from typing import Final
 
 from dlcore.documents import expressions
-from dlcore.documents.language.schemas import (
-    Complaint,
-    Form,
-)
+from dlcore.documents.language.schemas import Complaint, Form
 from dlcore.problems import nearest, shown
 
 # Signals that a process can handle, by the names of Linux.

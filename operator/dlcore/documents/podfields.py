@@ -66,7 +66,7 @@ _ENV = Many(
                 remedy="give it a name",
                 max_length=256,
                 check=jobforms.not_a_variable,
-            ),
+            )
         },
     ),
 )
@@ -142,9 +142,7 @@ CONTAINER: Final = Record(
             max_items=64,
             unique=True,
             items=Text(
-                description="The path of a folder.",
-                max_length=PATH_LENGTH,
-                form=jobforms.MOUNTED,
+                description="The path of a folder.", max_length=PATH_LENGTH, form=jobforms.MOUNTED
             ),
         ),
     },
@@ -237,10 +235,7 @@ def template(description: str, *, trains: bool, required: bool) -> Record:
         required=required,
         remedy="give a pod template",
         fixed_because="the pods of the job were made from it",
-        fields={
-            "metadata": _METADATA,
-            "spec": spec,
-        },
+        fields={"metadata": _METADATA, "spec": spec},
     )
 
 
@@ -267,10 +262,7 @@ def auxiliaries(*, runs: bool) -> Many:
                     form=jobforms.LABEL,
                 ),
                 "replicas": Number(
-                    description="How many pods of it there are.",
-                    minimum=1,
-                    maximum=1000,
-                    default=1,
+                    description="How many pods of it there are.", minimum=1, maximum=1000, default=1
                 ),
                 "template": template("The pod of this role.", trains=False, required=runs),
             },

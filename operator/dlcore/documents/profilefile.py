@@ -67,9 +67,7 @@ _TYPE: Final = Record(
     into=JobType,
     fields={
         "model": Text(
-            description="The model, such as resnet18.",
-            required=True,
-            form=jobforms.TYPE_PART,
+            description="The model, such as resnet18.", required=True, form=jobforms.TYPE_PART
         ),
         "dataset": Text(
             description="The dataset, such as imagenet; left out where it is not known.",

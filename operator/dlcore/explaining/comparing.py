@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from math import inf, isfinite
 
-from dlcore.explaining.needs import (
-    find_release,
-    free_by_node,
-    held_by_node,
-    least_need,
-)
+from dlcore.explaining.needs import find_release, free_by_node, held_by_node, least_need
 from dlcore.explaining.phrases import at_most, enumerated
-from dlcore.model import (
-    JobId,
-    JobState,
-    Snapshot,
-)
+from dlcore.model import JobId, JobState, Snapshot
 from dlcore.placement.largest import acceptable_types
 from dlcore.planning import Move, Reshape
 from dlcore.predicting.predictor import Predictor

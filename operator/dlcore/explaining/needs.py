@@ -8,16 +8,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from dlcore.explaining.phrases import enumerated, is_or_are
-from dlcore.model import (
-    Cause,
-    CauseCode,
-    Cluster,
-    GpuRef,
-    JobId,
-    JobState,
-    NodeName,
-    Snapshot,
-)
+from dlcore.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, NodeName, Snapshot
 from dlcore.placement.largest import acceptable_types
 from dlcore.predicting.predictor import Predictor
 

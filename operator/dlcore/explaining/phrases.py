@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from dlcore.model import (
-    Placement,
-)
+from dlcore.model import Placement
 
 SHORTEST = 0.95
 """A time below this many seconds is "less than one second"."""

@@ -12,33 +12,11 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import assert_never
 
-from dlcore.explaining.comparing import (
-    Worths,
-    compare_ends,
-    compare_with_running,
-)
-from dlcore.explaining.needs import (
-    describe_supply,
-    need_of,
-    nodes_of,
-    out_of_service,
-)
-from dlcore.explaining.phrases import (
-    between,
-    count_gpus,
-    duration,
-    enumerated,
-    named_place,
-)
+from dlcore.explaining.comparing import Worths, compare_ends, compare_with_running
+from dlcore.explaining.needs import describe_supply, need_of, nodes_of, out_of_service
+from dlcore.explaining.phrases import between, count_gpus, duration, enumerated, named_place
 from dlcore.explaining.pods import why_no_node
-from dlcore.model import (
-    Cause,
-    CauseCode,
-    Job,
-    JobId,
-    JobState,
-    Snapshot,
-)
+from dlcore.model import Cause, CauseCode, Job, JobId, JobState, Snapshot
 from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.placement.limits import namespace_of
 from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait

@@ -2,11 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from dlcore.model import (
-    Cluster,
-    NodeName,
-    Placement,
-)
+from dlcore.model import Cluster, NodeName, Placement
 
 
 def has_whole_nodes(nodes: Mapping[NodeName, int], cluster: Cluster) -> bool:

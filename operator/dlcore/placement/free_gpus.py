@@ -10,12 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dlcore.model import (
-    Cluster,
-    JobState,
-    NodeName,
-    Placement,
-)
+from dlcore.model import Cluster, JobState, NodeName, Placement
 from dlcore.placement.counting import has_whole_nodes, name_type
 from dlcore.placement.gaps import Gaps
 from dlcore.placement.largest import acceptable_types

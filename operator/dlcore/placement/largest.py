@@ -3,11 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dlcore.model import (
-    Cluster,
-    JobState,
-    NodeName,
-)
+from dlcore.model import Cluster, JobState, NodeName
 from dlcore.placement.needs import Needs
 from dlcore.placement.pod_room import find_taking
 

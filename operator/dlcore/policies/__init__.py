@@ -35,29 +35,13 @@ Known = Mapping[str, Callable[..., Policy]]
 
 POLICIES: Known = {
     policy.name: policy
-    for policy in (
-        Fifo,
-        Dragon,
-        Optimus,
-        Adaptive,
-        Foresight,
-        MaxMin,
-        Srtf,
-        Srsf,
-        Tiresias,
-        AfsL,
-    )
+    for policy in (Fifo, Dragon, Optimus, Adaptive, Foresight, MaxMin, Srtf, Srsf, Tiresias, AfsL)
 }
 
 NAMES: tuple[str, ...] = tuple(POLICIES)
 
 
-def make(
-    name: str,
-    options: Mapping[str, str] | None = None,
-    *,
-    known: Known = POLICIES,
-) -> Policy:
+def make(name: str, options: Mapping[str, str] | None = None, *, known: Known = POLICIES) -> Policy:
     """
     Build the policy of that name with options as a user writes them.
 

@@ -79,12 +79,7 @@ class StatusWriter:
     """The only writer of statuses, for the life of a leader."""
 
     def __init__(
-        self,
-        api: ApiServer,
-        mirrors: Mirrors,
-        *,
-        trusted: TrustedJobs,
-        documents: StatusDocuments,
+        self, api: ApiServer, mirrors: Mirrors, *, trusted: TrustedJobs, documents: StatusDocuments
     ) -> None:
         self._api = api
         self._mirrors = mirrors

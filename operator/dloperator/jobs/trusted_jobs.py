@@ -17,12 +17,7 @@ class TrustedJobs:
     """One for the life of a leader."""
 
     def __init__(
-        self,
-        mirrors: Mirrors,
-        specs: Specs,
-        *,
-        term: Term,
-        warn: Callable[[Json, str, str], None],
+        self, mirrors: Mirrors, specs: Specs, *, term: Term, warn: Callable[[Json, str, str], None]
     ) -> None:
         """``warn`` writes an Event about a job."""
         self._mirrors = mirrors

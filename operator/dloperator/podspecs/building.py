@@ -269,12 +269,7 @@ def _supervise(
         f"--controller-name={settings.controller_name}",
     ]
     command = [*container["command"], *(container.pop("args", None) or ())]
-    container["command"] = [
-        *interpreter,
-        *options,
-        "--",
-        *command,
-    ]
+    container["command"] = [*interpreter, *options, "--", *command]
     container["volumeMounts"] = [
         *(container.get("volumeMounts") or ()),
         {"name": TLS_VOLUME, "mountPath": TLS_FOLDER, "readOnly": True},
@@ -285,10 +280,7 @@ def _supervise(
     if settings.shows_gpus and not settings.virtual_gpus:
         # An annotation or a claim shows GPUs already; "void" keeps an image from requesting them, too.
         value = "all" if settings.gpu_access is GpuAccess.RUNTIME_CLASS else "void"
-        container["env"] = [
-            *(container.get("env") or ()),
-            {"name": VISIBLE_GPUS, "value": value},
-        ]
+        container["env"] = [*(container.get("env") or ()), {"name": VISIBLE_GPUS, "value": value}]
 
 
 def _settle_checkpoints(container: JsonObject, job: Job) -> Job:

@@ -19,12 +19,7 @@ class Checkpoints:
     """The checkpoints of all jobs of a world."""
 
     def __init__(
-        self,
-        kernel: Kernel[Callable[[], None]],
-        books: Books,
-        *,
-        setting: Setting,
-        rounds: Rounds,
+        self, kernel: Kernel[Callable[[], None]], books: Books, *, setting: Setting, rounds: Rounds
     ) -> None:
         self._kernel = kernel
         self._books = books

@@ -24,12 +24,7 @@ from dlsim.errors import BadInput
 from dlsim.inputs import yamlfiles
 from dlsim.inputs.tables import MOST_SECONDS
 from dlsim.jobs.checkpointing import KINDS, Kind
-from dlsim.jobs.curves import (
-    Curve,
-    Ground,
-    Pool,
-    lay_out,
-)
+from dlsim.jobs.curves import Curve, Ground, Pool, lay_out
 from dlsim.jobs.learning import Learning
 
 LEARNING = "sim.dljob.io/learning"

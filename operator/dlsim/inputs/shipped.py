@@ -272,8 +272,7 @@ def load_step_times(folder: Path | None = None) -> Mapping[str, StepTimes]:
 
 def _read_steps(path: Path) -> Mapping[Shape, list[StepTime]]:
     table = Table.read(
-        path,
-        required=("num_gpus", "num_nodes", "local_batch_size", "step_time_s", "sync_time_s"),
+        path, required=("num_gpus", "num_nodes", "local_batch_size", "step_time_s", "sync_time_s")
     )
     steps: dict[Shape, list[StepTime]] = {}
     for row in table:

@@ -129,12 +129,7 @@ def type_ratio(measured: str, other: str, *, ground: Ground) -> float:
 
 
 def lay_out(
-    curve: Curve,
-    counts: Iterable[int],
-    *,
-    ground: Ground,
-    norm: float = 1.0,
-    unit: float = 1.0,
+    curve: Curve, counts: Iterable[int], *, ground: Ground, norm: float = 1.0, unit: float = 1.0
 ) -> dict[Shape, Speed]:
     """
     Give the speed of every shape of these counts on this cluster.

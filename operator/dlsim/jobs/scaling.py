@@ -17,22 +17,11 @@ from typing import NamedTuple, Protocol
 
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim.inputs import rubick
-from dlsim.inputs.shipped import (
-    StepTimes,
-    find_folder,
-    load_shipped,
-    load_speeds,
-    load_step_times,
-)
+from dlsim.inputs.shipped import StepTimes, find_folder, load_shipped, load_speeds, load_step_times
 from dlsim.inputs.shockwave import Lengths
 from dlsim.inputs.tables import Table
 from dlsim.inputs.traces import Kind, Request
-from dlsim.jobs.curves import (
-    Curve,
-    Ground,
-    Pool,
-    lay_out,
-)
+from dlsim.jobs.curves import Curve, Ground, Pool, lay_out
 from dlwire.messages import Shape
 
 Profiles = Mapping[JobType, Profile]

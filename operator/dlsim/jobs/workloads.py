@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcore.model import (
-    Checkpoint,
-    GpuDemand,
-    Job,
-    JobId,
-    NodeName,
-    Placement,
-    Training,
-)
+from dlcore.model import Checkpoint, GpuDemand, Job, JobId, NodeName, Placement, Training
 from dlcore.profiles import JobType, Profile
 from dlsim.inputs.documents import (
     Described,

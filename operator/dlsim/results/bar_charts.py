@@ -8,17 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from dlsim.results.axes import (
-    MOST_TICKS,
-    Numbers,
-)
+from dlsim.results.axes import MOST_TICKS, Numbers
 from dlsim.results.looks import PAGE, Look
-from dlsim.results.plots import (
-    DASHES,
-    RATIOS,
-    make_panels,
-    styled,
-)
+from dlsim.results.plots import DASHES, RATIOS, make_panels, styled
 
 
 @styled

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from dlcore.documents.language.schemas import (
-    Form,
-    Json,
-    Node,
-    Text,
-)
+from dlcore.documents.language.schemas import Form, Json, Node, Text
 from dlcore.problems import (
     MAX_PROBLEMS,
     Problem,

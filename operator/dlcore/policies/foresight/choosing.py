@@ -62,11 +62,7 @@ def choose_by_type(
 
 
 def choose_rest(
-    bids: Sequence[Bid],
-    capacities: Mapping[str, int],
-    *,
-    chosen: Mapping[Bid, int],
-    horizon: float,
+    bids: Sequence[Bid], capacities: Mapping[str, int], *, chosen: Mapping[Bid, int], horizon: float
 ) -> dict[Bid, int]:
     """Give what is left of a type to jobs that wait for another one; their curves are of it then."""
     left = dict(capacities)

@@ -229,8 +229,6 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
             # Not on the type that it has: what it did on another would change with each move.
             alone = bid.alone
             progress[state.id] = Progress(
-                state.iterations_at(view.now) / alone,
-                state.speed / alone,
-                state.job.submitted_at,
+                state.iterations_at(view.now) / alone, state.speed / alone, state.job.submitted_at
             )
     return progress

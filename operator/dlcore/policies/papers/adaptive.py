@@ -18,12 +18,7 @@ from dlcore.model import Cause, CauseCode, JobState, NodeName
 from dlcore.placement.counting import name_type
 from dlcore.placement.free_gpus import grow
 from dlcore.placement.largest import acceptable_types
-from dlcore.policies.common.holdings import (
-    Holding,
-    Ledger,
-    Offer,
-    Offers,
-)
+from dlcore.policies.common.holdings import Holding, Ledger, Offer, Offers
 from dlcore.policies.common.ordering import fewest_needed
 from dlcore.queues import Queue
 from dlwire.messages import Shape

@@ -12,13 +12,7 @@ from dlcore.model import JobState
 from dlcore.options import check
 from dlcore.policies.common import ordering, ranking
 from dlcore.policies.papers.afs import places
-from dlcore.policies.papers.afs.sharing import (
-    Contender,
-    Draw,
-    Sharing,
-    Terms,
-    measure_length,
-)
+from dlcore.policies.papers.afs.sharing import Contender, Draw, Sharing, Terms, measure_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,7 @@ from dlcore.policies.papers.afs.sharing import Sharing, Target
 from dlcore.policies.papers.afs.sites import Sites, keep_largest
 
 
-def settle(
-    sharing: Sharing,
-    line: Line,
-    *,
-    wait: Cause = NO_ROOM,
-) -> Decision:
+def settle(sharing: Sharing, line: Line, *, wait: Cause = NO_ROOM) -> Decision:
     """Decide where each job is; ``line`` has those that may come in if a target finds no place."""
     sites = Sites(sharing.view)
     placing = _Placing(sites, packing=sharing.packing)

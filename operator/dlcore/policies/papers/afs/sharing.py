@@ -299,10 +299,7 @@ def _choose_type(state: JobState, view: View, *, left: Mapping[str, int]) -> str
     if not able:
         return "+".join(sorted(kinds)) if state.job.gpus.mixed and kinds else None
     speed, shape = view.predictor.speed, view.predictor.shape
-    return max(
-        able,
-        key=lambda k: (left[k] * speed(state.job, shape(state.least, k)), left[k]),
-    )
+    return max(able, key=lambda k: (left[k] * speed(state.job, shape(state.least, k)), left[k]))
 
 
 def _push_step(

@@ -15,10 +15,7 @@ from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import JobId, JobState, NodeName
 from dlcore.options import check, declare
-from dlcore.placement.free_gpus import (
-    Fit,
-    Room,
-)
+from dlcore.placement.free_gpus import Fit, Room
 from dlcore.policies.common import ordering
 from dlcore.policies.papers.dragon.surplus import Surplus, enlarge, note_idle
 
