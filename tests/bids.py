@@ -46,5 +46,4 @@ def make_bids(count: int, speeds: Mapping[int, float], **rest: Any) -> list[Bid]
 
 
 def list_prices(bids: Iterable[Bid]) -> list[float]:
-    """The prices of these bids, in their order."""
     return [bid.price for bid in bids]

@@ -107,7 +107,6 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace of the shared control plane for one test."""
     with control_plane.api() as api:
         name = make_namespace(api)
         yield name

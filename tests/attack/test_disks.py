@@ -49,7 +49,6 @@ class Disk:
         return f" {self.folder} tmpfs " in mounts
 
     def begin(self) -> bool:
-        """Start a controller; returns whether it begins."""
         words = ["up", "--virtual-gpus", "2", "--state", str(self.folder / "state")]
         with self._log.open("wb") as log:
             self._up = subprocess.Popen(

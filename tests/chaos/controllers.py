@@ -85,7 +85,6 @@ def serve() -> None:
 
 
 def live(order: Order) -> int:
-    """Be a controller until the end."""
     die_with_parent(signal.SIGKILL)
     null = os.open(os.devnull, os.O_RDWR)
     log = os.open(f"{order.state}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -140,7 +140,6 @@ class OneMachine:
 
 
 def broken_gpus(node: Mapping[str, Any]) -> list[int]:
-    """Which GPUs of a node are in no service."""
     return [each["index"] for each in node["gpus"] if each.get("reason")]
 
 

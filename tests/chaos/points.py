@@ -69,8 +69,6 @@ class Fuse:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, kind: str, act: Callable[P, T]) -> Callable[P, T]:
-        """Have a point before and one after something that is done."""
-
         def acted(*args: P.args, **named: P.kwargs) -> T:
             self.passes(f"before {kind}")
             result = act(*args, **named)
@@ -80,8 +78,6 @@ class Fuse:
         return acted
 
     def around_async(self, kind: str, act: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Have the same for something that is waited for."""
-
         async def acted(*args: P.args, **named: P.kwargs) -> T:
             self.passes(f"before {kind}")
             result = await act(*args, **named)

@@ -24,7 +24,6 @@ def find_processes(root: Path) -> list[tuple[int, str]]:
 
 
 def trainings(root: Path) -> dict[int, str]:
-    """All processes that train, with their jobs."""
     return {
         pid: job_of(command)
         for pid, command in find_processes(root)
@@ -46,7 +45,6 @@ def served_job(command: str) -> str:
 
 
 def log_file(command: str) -> Path:
-    """Return the log file of a SideCar's training."""
     (found,) = re.findall(r'"logFile":("[^"]+")', command)
     return Path(json.loads(found))
 

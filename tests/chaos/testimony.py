@@ -65,7 +65,6 @@ class Expected:
 
 
 def read_all(folder: Path) -> list[Life]:
-    """Read every log in the order in which the processes began."""
     lives = [life for path in folder.glob("*.jsonl") if (life := read(path.read_text()))]
     return sorted(lives, key=lambda life: life.begin)
 

@@ -160,7 +160,6 @@ class World:
     # --- controllers
 
     def _live_and_die(self) -> None:
-        """Have one controller until it dies."""
         if self.trouble.acts:
             act = self.trouble.acts[self.story.deaths.total() % len(self.trouble.acts)]
             self._bear(Plan(seed=self._chance.getrandbits(32), only=(act,)))
@@ -381,7 +380,6 @@ class World:
             self.story.others[what] += 1
 
     def _release(self) -> None:
-        """Let everything be there."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

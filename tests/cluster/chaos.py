@@ -89,7 +89,6 @@ class Trouble:
     # --- jobs
 
     def submit_some(self) -> None:
-        """Keep jobs coming until all have come."""
         phases = self.phases()
         active = sum(phase not in ("Completed", "Failed") for phase in phases.values())
         if active >= self.most:

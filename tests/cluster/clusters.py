@@ -101,7 +101,6 @@ def values(**others: Any) -> Mapping[str, Any]:
 
 
 def install(cluster: Cluster, **others: Any) -> None:
-    """Install the chart, and return when the operator is ready."""
     file = cluster.folder / "values.yaml"
     file.write_text(yaml.safe_dump(dict(values(**others))))
     cluster.helm(
@@ -121,7 +120,6 @@ def is_taken(cluster: Cluster) -> bool:
 
 
 def have_all(room: Room) -> AbstractContextManager[Stock]:
-    """Have the images that tests want."""
     return Images.in_cache().all_built(room)
 
 

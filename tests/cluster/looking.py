@@ -194,8 +194,6 @@ class View:
         )
 
     def wait_event(self, name: str, reason: str) -> str:
-        """Wait for an Event of a job; return its message."""
-
         def ask() -> str | None:
             told = [message for is_it, message in self.events(name) if is_it == reason]
             return told[-1] if told else None

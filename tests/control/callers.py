@@ -179,7 +179,6 @@ class Container:
         self.servers.open()
 
     async def polled(self) -> None:
-        """Wait until a request waits for news."""
         while not self.agent._waiting:
             await asyncio.sleep(0.001)
 

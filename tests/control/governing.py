@@ -233,7 +233,6 @@ class Government:
     # --- cycles
 
     def wake(self) -> None:
-        """Report to the leader that there is something new."""
         if self.reigns:
             self._wake(self.leader)
 
@@ -313,7 +312,6 @@ def has_begun(government: Government, *jobs: JobId) -> bool:
 
 
 def told(government: Government, job: JobId) -> list[tuple[str, str]]:
-    """All Events of a job."""
     return [
         (reason, text)
         for reign in government.reigns

@@ -177,7 +177,6 @@ class World:
         self.after(self.chance.uniform(low, high), act)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass."""
         end = self.now + seconds
         while self._events and self._events[0][0] <= end and not until():
             self.now, _, act = heapq.heappop(self._events)

@@ -123,14 +123,12 @@ class Container:
         )
 
     def warm_up(self) -> None:
-        """Its spare interpreters are ready."""
         if self.is_alive:
             self.warmth = Warmth(wanted=self.warmth.wanted, ready=self.warmth.wanted)
             self.version += 1
             self._world.has_changed(self)
 
     def report(self, *gpus: Gpu) -> None:
-        """Report this of GPUs from now on."""
         self.gpus = gpus
         self.version += 1
         self._world.has_changed(self)
@@ -249,7 +247,6 @@ class Container:
     def end(
         self, processes: Processes, rank: int, code: int | None, signum: int | None = None
     ) -> None:
-        """One of its processes ends."""
         if rank not in processes.ranks or not self.is_alive:
             return
         processes.ranks.discard(rank)
@@ -275,7 +272,6 @@ class Container:
             self._world.processes_end(self.processes)
 
     def show_progress(self) -> None:
-        """The training has told something."""
         if self.is_alive:
             self.version += 1
             self._world.has_changed(self)

@@ -118,7 +118,6 @@ def ready(epoch: int = EPOCH) -> State:
 
 
 def new(incarnation: str = "x") -> State:
-    """A SideCar that has received no command."""
     return after(incarnation=incarnation)
 
 
@@ -127,7 +126,6 @@ def running(told: Run, *then: Event | Target, **rest: Any) -> State:
 
 
 def ended(told: Run, code: int | None = 0, signum: int | None = None) -> State:
-    """All processes ended by themselves, in the same way."""
     ranks = range(told.rank_offset, told.rank_offset + told.processes)
     return after(told, Started(1), *(RankEnded(1, rank, code, signum) for rank in ranks), Gone(1))
 
@@ -221,7 +219,6 @@ def make_scene(
     mechanism: Mechanism = Mechanism.IN_PLACE,
     begun: Mapping[str, Begun] | None = None,
 ) -> Scene:
-    """Put all of them together."""
     sizes = nodes if nodes is not None else {"n0": 4, "n1": 4, "n2": 4}
     entries = {
         each.entry.job.id: replace(each.entry, order=order) for order, each in enumerate(casts)

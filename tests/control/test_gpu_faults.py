@@ -23,7 +23,6 @@ FELL_OFF = "it reported Xid 79 (fallen off the bus)"
 
 
 def reporting(*seen: Seen, holds=(0, 1), incarnation="x"):
-    """A job whose SideCar reports this."""
     told = running(run(3, *holds, incarnation=incarnation), incarnation=incarnation)
     state = replace(told, gpus=seen)
     return make_scene(cast("a", {"n0": holds}, job_pods={"n0": state}))
@@ -111,7 +110,6 @@ def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
 
 
 def machine(scene, *uuids, boot="first", pardons=None):
-    """The scene on a machine with these GPUs, in this start of it."""
     node = replace(scene.nodes[N0], gpus=tuple(Gpu(n, uuid) for n, uuid in enumerate(uuids)))
     return replace(scene, nodes={N0: node}, machines={N0: BootState(boot, pardons or {})})
 

@@ -52,7 +52,6 @@ PodsByJob = dict[str, Sat | State]
 
 
 def verdict(*casts, rules=RULES, **rest):
-    """Return the verdict on the first job."""
     return judge(make_scene(*casts, **rest), rules)[casts[0].entry.job.id]
 
 
@@ -65,13 +64,11 @@ def judged(*casts, rules=RULES, **rest):
 
 
 def alone(state, **rest):
-    """A job on one GPU, in one container."""
     rest.setdefault("phase", Phase.RUNNING)
     return cast("a", {"n0": (0,)}, job_pods={"n0": state}, **rest)
 
 
 def pair(one, other, **rest):
-    """A job in two containers."""
     rest.setdefault("phase", Phase.RUNNING)
     return cast("a", {"n0": (0,), "n1": (0,)}, job_pods={"n0": one, "n1": other}, **rest)
 

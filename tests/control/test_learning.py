@@ -45,7 +45,6 @@ class Training:
         return ORDERED_AT + self.initialization_s
 
     def state_at(self, now: float) -> State:
-        """Return the answer of its SideCar at this time."""
         done = max(0, math.floor((now - self.begins_at) * self.speed + 1e-6))
         latest = self.begins_at + done / self.speed if done else ORDERED_AT
         return State(

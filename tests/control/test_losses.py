@@ -21,7 +21,6 @@ RULES = Rules()
 
 
 def verdict(*job_pods: Sat | State, nodes: Mapping[str, int] | None = None, **rest: Any) -> Any:
-    """Return the verdict on a job with a GPU on each of these nodes."""
     there = {f"n{number}": job_pod for number, job_pod in enumerate(job_pods)}
     rest = {"phase": Phase.RUNNING, "running": 3, "containers": len(job_pods), **rest}
     job = cast("a", dict.fromkeys(there, (0,)), job_pods=there, **rest)

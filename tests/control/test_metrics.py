@@ -13,7 +13,6 @@ N0 = NodeName("n0")
 
 
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
-    """The values of one metric by its labels, in the order of their names."""
     found = text_string_to_metric_families(metrics.text().decode())
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value

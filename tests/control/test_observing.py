@@ -189,7 +189,6 @@ def test_a_reason_that_the_platform_gives_is_not_hidden():
 
 
 def after(step, *casts, profiles=(), **rest):
-    """The status of the first job after this step."""
     scene = make_scene(*casts, **rest)
     known = {profile.type: profile for profile in profiles}
     snapshot = take_snapshot(scene, profiles=known, costs=Costs())

@@ -51,7 +51,6 @@ def settle(scene, starting=None):
 
 
 def count_looks(monkeypatch, scene, starting, **rest):
-    """How many jobs are looked at."""
     looked = []
 
     reach_verdict = judging.reach_verdict

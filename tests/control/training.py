@@ -92,7 +92,6 @@ class Trainings:
         return [pod for (name, _), pod in self.world.pods.items() if name == job]
 
     def crash(self, processes: Processes) -> None:
-        """One of these ends badly, by itself."""
         pod = self.world.pod_of(processes.job, processes.node)
         if pod is not None and pod.container is not None and processes.live:
             self.world.note(f"{processes.job} crashes")

@@ -46,7 +46,6 @@ def job(name: str, *options: int, **demand: Any) -> Job:
 
 
 def running(name: str, nodes: dict[NodeName, list[int]], *, minutes: float) -> JobState:
-    """A job that is predicted to end in this number of minutes."""
     return JobState(
         job(name, 1, 2, 4, 8),
         order=int(name[-1]),

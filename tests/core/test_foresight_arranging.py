@@ -32,7 +32,6 @@ def decide(snapshot: Snapshot, **options: str) -> dict[str, Step]:
 
 
 def nodes_of(step: Step) -> dict[str, int]:
-    """How many GPUs the job has on each node after the step."""
     if isinstance(step, Start):
         held = step.placement
     else:

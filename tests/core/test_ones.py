@@ -101,7 +101,6 @@ def elastic(name="job", **known):
 
 
 def done(state, iterations, *, now, **changes):
-    """The job when it has done this number of iterations."""
     return replace(state, iterations_done=iterations, observed_at=now, **changes)
 
 
@@ -110,7 +109,6 @@ def decide(snapshot: Snapshot, **options: str):
 
 
 def after(snapshot: Snapshot, plan, *states, now: float) -> Snapshot:
-    """The same cluster later, with these jobs."""
     return replace(
         make_snapshot(snapshot.cluster, *states, now=now), policy_state=plan.policy_state
     )

@@ -68,7 +68,6 @@ def iter_beyond(bounds: Bounds, step: float) -> Iterator[float]:
 
 
 def iter_right(rule: Rule) -> Iterator[str]:
-    """The least and the greatest values that are in range."""
     match rule.default:
         case bool():
             yield from ("true", "false")

@@ -25,7 +25,6 @@ def decide(name: str, snapshot: Snapshot, **options: str) -> Plan:
 
 
 def started(plan: Plan) -> dict[str, Any]:
-    """Return the jobs that start, and their placements."""
     return {step.job: step.placement for step in plan.steps if isinstance(step, Start)}
 
 

@@ -24,7 +24,6 @@ def decide(snapshot: Snapshot, name: str = "adaptive") -> dict[str, Step]:
 
 
 def count(step: Step) -> int:
-    """How many GPUs the job has after the step."""
     if isinstance(step, Start):
         return step.placement.gpus
     return step.new.gpus if isinstance(step, Change) else 0

@@ -120,7 +120,6 @@ def rename(state: JobState, order: int) -> JobState:
 
 
 def apply(plan: Plan, snapshot: Snapshot) -> Snapshot:
-    """Do what the plan says at once."""
     predictor = make_view(snapshot).predictor
     states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
     for step in plan.steps:

@@ -49,7 +49,6 @@ def count_given(plan: Plan) -> dict[str, int]:
 
 
 def list_placements(plan: Plan) -> list[Placement]:
-    """Where jobs are started, in the order of the plan."""
     return [step.placement for step in plan.steps if isinstance(step, Start)]
 
 
@@ -246,7 +245,6 @@ def test_an_auction_maximises_the_product_of_one_over_rho():
 
 
 def multiply(bids: Sequence[Bid], counts: Sequence[int]) -> float:
-    """The product of 1 / rho."""
     return math.prod(1 / (b.rho(n) if n else UNSERVED) for b, n in zip(bids, counts, strict=True))
 
 
@@ -258,7 +256,6 @@ def count_cost(taken: Sequence[Choice], jobs: int) -> float:
 
 
 def search_choices(choices: Sequence[Choice], gpus: dict[str, int], jobs: int) -> float:
-    """The least cost of all combinations."""
     by_job = [[c for c in choices if c.job == job] for job in range(jobs)]
     costs = []
     for picked in itertools.product(*([None, *each] for each in by_job)):

@@ -185,7 +185,6 @@ def test_a_change_that_changes_nothing_only_costs(gpus, speed, total, adjusting,
 
 
 def observed(*speeds: float) -> Profile:
-    """A profile after these observations of a speed, one after the other."""
     profile = Profile(KIND, costs=Costs())
     for second, speed in enumerate(speeds):
         profile = fold(profile, SpeedSeen(Shape(2), speed, 10.0, float(second)))

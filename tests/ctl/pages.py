@@ -11,13 +11,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks_of(page: Path) -> list[str]:
-    """Return the Python of a page."""
     text = page.read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """Return the Python of a notebook."""
     document = json.loads(notebook.read_text(encoding="utf-8"))
     return ["".join(each["source"]) for each in document["cells"] if each["cell_type"] == "code"]
 

@@ -23,7 +23,6 @@ class Played:
         return self._dljob(*words[:place], "--state", self.up.root, *words[place:])
 
     def file(self, *documents: Any, name: str = "jobs.yaml") -> Path:
-        """Write documents into a file."""
         path = self.folder / name
         path.write_text("---\n".join(yaml.safe_dump(each) for each in documents), encoding="utf-8")
         return path

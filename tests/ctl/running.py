@@ -103,7 +103,6 @@ class Live:
         return line.decode()
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
         self._process.send_signal(signal.SIGINT)
 
     def rest(self) -> Result:

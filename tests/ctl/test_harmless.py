@@ -26,7 +26,6 @@ COMMANDS = re.compile(
 
 
 def on_a_terminal(folder: Path, *commands: tuple[str, ...]) -> str:
-    """Return what the commands send to a terminal, one after the other."""
     script = (
         "import json, sys; from dlctl.main import run; from dlctl.output.streams import guard_output;"
         "guard_output(); [run(words) for words in json.loads(sys.argv[1])]"

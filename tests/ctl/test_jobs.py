@@ -20,7 +20,6 @@ from tests.local.stages import job_document, staged
 
 
 def table(text):
-    """The rows of a table, each a mapping from its columns."""
     header, *rows = text.splitlines()
     starts = [match.start() for match in re.finditer(r"\S+", header)]
     ends = [*starts[1:], None]

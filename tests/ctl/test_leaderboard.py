@@ -36,7 +36,6 @@ DEFINITION = {
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A suite of two small traces."""
     folder = tmp_path / "suite"
     folder.mkdir()
     for name in ("five.csv", "same.csv"):

@@ -177,8 +177,6 @@ class Endless:
         self._writer = None
 
     def wait_until_read(self):
-        """Return when a game reads it."""
-
         def opens():
             try:
                 self._writer = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -191,8 +189,6 @@ class Endless:
         until(opens)
 
     def wait_until_dropped(self):
-        """Return when that game has ended."""
-
         writer = self._writer
         assert writer is not None
 

@@ -48,7 +48,6 @@ NOTICES = (
 
 
 def exchange(lines, root):
-    """Serve these lines; return the answers."""
     server = Server(offered(root), name="dljob", version="1", instructions="")
     target = io.BytesIO()
     server.serve(io.BytesIO(b"".join(each + b"\n" for each in lines)), target)

@@ -40,7 +40,6 @@ spec:
 
 
 def lines_of(result):
-    """Return the line and the field that each message names."""
     told = [line.split(": ") for line in result.stderr.splitlines()]
     return [(int(place.rpartition(":")[2]), field) for _, place, field, *_ in told]
 

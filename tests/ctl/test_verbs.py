@@ -16,7 +16,6 @@ NAMES = [name for verbs in VERBS.values() for name in verbs]
 
 
 def walk(command, path=()):
-    """Every command that there is, with its path."""
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command)

@@ -39,7 +39,6 @@ def slice_seconds(trace: bytes, category: str = "gpu") -> dict[str, float]:
 
 
 def arrows(trace: bytes) -> dict[int, tuple[int, int]]:
-    """Return of each arrow the tracks from which and to which it goes."""
     events = [event for _, event in read(trace)[1]]
     begins = {flow: event.track_uuid for event in events for flow in event.flow_ids}
     ends = {flow: event.track_uuid for event in events for flow in event.terminating_flow_ids}

@@ -32,13 +32,11 @@ def ask(*words: str) -> list[list[str]]:
 
 
 def query(*fields: str) -> list[dict[str, str]]:
-    """Ask for fields of each GPU."""
     rows = ask(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
     return [dict(zip(fields, row, strict=True)) for row in rows]
 
 
 def used_mib(uuid: str) -> int:
-    """How much memory of a GPU is in use."""
     return next(
         int(row["memory.used"]) for row in query("uuid", "memory.used") if row["uuid"] == uuid
     )

@@ -52,5 +52,4 @@ class StandIn(standins.StandIn):
         }
 
     def let_compute(self, *processes: tuple[int, int]) -> None:
-        """Say that these processes, each after the number of its GPU, compute."""
         self._write("processes", "".join(f"{gpu} {pid}\n" for gpu, pid in processes))

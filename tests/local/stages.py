@@ -169,7 +169,6 @@ class Stage:
     # --- what a controller would do
 
     def keep(self, *lines: Decided | Happened, epoch: int = 0) -> None:
-        """Add to the history that the store has."""
         first = len(self.history)
         self.history += [
             RecordRow.of(line, f"{number:04}", epoch=epoch)

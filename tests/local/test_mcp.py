@@ -103,7 +103,6 @@ def test_an_agent_asks_and_changes_a_real_machine(root):
 
 
 def ask_about(client):
-    """Ask for what is: all that a person would see."""
     [long] = client.call("list_jobs", phase="Running")["jobs"]
     assert (long["job"], long["gpus"]) == ("long", 2)
     assert client.call("explain_job", job="other")["message"].startswith("waits: needs 2 GPUs")

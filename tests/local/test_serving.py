@@ -1,5 +1,4 @@
-"""
-The answers of ``dljob up`` at its socket: the real server, the real list of jobs, a played
+"""The answers of ``dljob up`` at its socket: the real server, the real list of jobs, a played
 controller.
 """
 
@@ -111,7 +110,6 @@ def wait_at(up, client, target):
 
 
 def until_waiting(up, wanted):
-    """Wait until this number of requests waits for news."""
     until = time.monotonic() + 240.0
     while up.do(count_waiting) != wanted:
         assert time.monotonic() < until, f"not {wanted} requests wait"

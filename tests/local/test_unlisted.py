@@ -143,7 +143,6 @@ def test_all_lost_jobs_are_asked_at_once_and_a_lock_on_the_list_is_waited_for(
         all_are_asked = asyncio.Barrier(3)
 
         async def ask(*_: object) -> None:
-            """Be a SideCar that answers when all of them are asked."""
             await all_are_asked.wait()
 
         monkeypatch.setattr(relisting, "_ask_one", ask)

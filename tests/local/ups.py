@@ -63,7 +63,6 @@ class Up:
         return self("submit", file)
 
     def until_phase(self, name: str, phase: str) -> Any:
-        """Wait until the job is in this phase; return it as it is then."""
         found: list[Any] = []
 
         def is_so() -> bool:

@@ -51,7 +51,6 @@ def _failing_init(init: Json, code: int) -> Json:
 
 
 def evicted(status: Json, conditions: list[Mapping[str, Any]], message: str) -> Json:
-    """Make of the status of a pod that of one which its kubelet has evicted."""
     told = {
         "type": "DisruptionTarget",
         "status": "True",

@@ -85,7 +85,6 @@ class Trouble:
         (stage.folder / "witness").mkdir()
 
     def submit_some(self) -> None:
-        """Keep jobs coming until all have come."""
         active = [
             each
             for each in self.stage.api.get(self.stage.path())["items"]
@@ -179,7 +178,6 @@ class Trouble:
         return self.stage.start_operator(program=[*words, "--"], launches=True, settings=settings)
 
     def disturb(self, likelihood: float) -> None:
-        """Kill a training, or a SideCar."""
         if self.chance.random() > likelihood:
             return
         found = [*trainings(self.stage.folder).items()]

@@ -29,7 +29,6 @@ def install_crd(plane: ControlPlane) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(control_plane: ControlPlane) -> ControlPlane:
-    """The shared control plane, which knows what a DLJob is."""
     install_crd(control_plane)
     return control_plane
 

@@ -223,7 +223,6 @@ async def _end(connection: web.WebSocketResponse, status: dict[str, object]) -> 
 def served(
     kubelets: Kubelets, api: Api, nodes: Iterable[str], folder: Path
 ) -> Iterator[KubeletServer]:
-    """Let the API server find these kubelets."""
     folder.mkdir(parents=True, exist_ok=True)
     door = KubeletServer(kubelets, folder)
     door.open()

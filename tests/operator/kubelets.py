@@ -141,7 +141,6 @@ class Kubelets:
         return found
 
     def gpus_of(self, pod: str) -> Path:
-        """Where it stands what the GPUs say that the container of a pod sees."""
         return self.folder / pod / "gpus"
 
     def log(self, pod: str) -> str:

@@ -87,5 +87,4 @@ def iter_auxiliaries(spec: Json) -> Iterator[Json]:
 
 
 def set_phase(api: Api, namespace: str, name: str, phase: str) -> None:
-    """Play the operator: say in which phase a job is."""
     api.merge(path_of(namespace, name, "status"), {"status": {"phase": phase}})

@@ -51,7 +51,6 @@ def wait_until(
 
 
 def install(api: Api) -> None:
-    """Install the custom resource, and wait until it is served."""
     api.apply(f"{CRDS}/{crd.NAME}", crd.definition(), manager="test", force="true")
     wait_for_crd(api)
 

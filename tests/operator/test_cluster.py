@@ -105,7 +105,6 @@ class Side:
 
 
 def given(status, gpus):
-    """The status with these GPUs decided for it, and a pod booked."""
     placement = Placement.of({NODE: gpus}, "A100")
     return replace(
         status.decided(placement, now=100.0).with_pods([NODE], 100.0), phase=Phase.INITIALIZED
@@ -113,7 +112,6 @@ def given(status, gpus):
 
 
 async def record_given(side, gpus):
-    """Decide these GPUs for its job; returns what was recorded."""
     entry = (await side.see()).entries[side.job]
     status = given(entry.status, gpus)
     await side.cluster.record({side.job: status})

@@ -40,7 +40,6 @@ def wait_for_epoch(stage: Stage, name: str, epoch: int) -> None:
 
 
 def is_unharmed(operator: Server) -> bool:
-    """Whether it has led without a break."""
     return operator.is_running and operator.log.read_text().count(LEADS) == 1
 
 

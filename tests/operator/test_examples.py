@@ -93,7 +93,6 @@ ALONE = [path for path in EXAMPLES if path.stem not in NEEDS_OTHERS]
 
 
 def placed(text: str, folder: Path) -> str:
-    """Have the folders of a container in a folder of the test."""
     return re.sub(r"(?<![\w.])/(ckpt|tmp)/", rf"{folder}/\1/", text)
 
 
@@ -111,7 +110,6 @@ def trained(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def first_iteration(training: subprocess.Popen[str], progress: Progress, folder: Path) -> int:
-    """Read where it begins, from what it prints or from its file."""
     if progress.file:
         file = Path(placed(progress.file, folder))
         wait_until(lambda: file.exists() and "\n" in file.read_text(), what="its progress")
@@ -143,7 +141,6 @@ def test_the_program_of_an_example_saves_itself_and_goes_on(path: Path, tmp_path
 def ask_for_checkpoint(
     checkpoint: Checkpoint, training: subprocess.Popen[str], folder: Path
 ) -> None:
-    """Ask as the SideCar would."""
     if checkpoint.signal:
         os.kill(training.pid, signal.Signals[checkpoint.signal])
     else:

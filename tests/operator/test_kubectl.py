@@ -25,8 +25,6 @@ ETA = Span(5120.0, 5000.0, 5300.0)
 
 @pytest.fixture
 def file(tmp_path: Path):
-    """Write a manifest into a file, as users have them."""
-
     def write(manifest: Json, name: str = "job") -> Path:
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(manifest))
@@ -60,7 +58,6 @@ RUNNING = Status(
 
 
 def cells_of(table: str, name: str) -> dict[str, str]:
-    """Read one row of a table of kubectl, by its header."""
     header, *rows = table.splitlines()
     titles = header.split()
     starts = [header.index(title) for title in titles]

@@ -58,7 +58,6 @@ def pod_path(stage: Stage, name: str = "") -> str:
 
 
 def use(stage: Stage, node: str, cpu: str, *, labels: Json | None = None) -> None:
-    """Let a pod of others be on a node."""
     container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu}}}
     spec = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
     metadata = {"name": f"others-{node}", "labels": labels or {}}
@@ -79,7 +78,6 @@ def submit(stage: Stage, name: str, *, cpu: str = "", pod: Json | None = None, *
 
 
 def node_of(stage: Stage, name: str) -> str:
-    """Wait until a job trains, and say on which node."""
     status = stage.wait_for_phase(name, "Running")
     (node,) = status["allocation"]["nodes"]
     return str(node["name"])

@@ -82,7 +82,6 @@ def trainer(pod):
 
 
 def training_of(command):
-    """Return what a pod tells its SideCar of the training."""
     (option,) = [word for word in command if word.startswith("--training=")]
     return read_training(option.removeprefix("--training="))
 
@@ -271,7 +270,6 @@ def test_gpus_are_seen_by_a_claim_of_the_trainer_alone_where_that_is_set():
 
 
 def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str, Any]:
-    """The pod as it is for a node of these versions."""
     document = yaml.safe_load(JOB)
     job = jobfile.parse(document, require_template=True)
     info = {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}

@@ -215,7 +215,6 @@ def ours(ground):
 
 
 def changes_of_pod(ours: Json) -> list[Json]:
-    """Every kind of change of a pod that the operator may not make."""
     containers = copy.deepcopy(ours["spec"]["containers"])
     containers[0]["image"] = "another"
     return [

@@ -24,8 +24,6 @@ class Broken:
 
 
 def publish(error: Exception, looks: int) -> None:
-    """Publish until it was looked so often; what ends it before is raised."""
-
     async def story() -> None:
         seen = asyncio.Semaphore(0)
 

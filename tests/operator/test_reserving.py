@@ -38,7 +38,6 @@ def delete_if_there(stage: Stage, name: str) -> None:
 
 
 def offer(stage: Stage, node: str, gpus: int) -> None:
-    """Play the device plugin of a node."""
     has = {"nvidia.com/gpu": str(gpus)}
     status = {"capacity": has, "allocatable": has}
     stage.api.merge(f"/api/v1/nodes/{node}/status", {"status": status})

@@ -27,7 +27,6 @@ STEPS = ("begin", "switch", "end")
 
 
 def iter_stages() -> Iterator[Authority]:
-    """The authority as it is at first, and after each step."""
     data: dict[str, str] = Authority.new().data()
     yield Authority.read(data)
     for step in STEPS:

@@ -21,7 +21,6 @@ TEXT = b"dljob_jobs 1\n"
 
 @pytest.fixture(scope="module")
 def tokens(control_plane):
-    """Tokens of one who may read metrics, and of one who may not."""
     kubectl = control_plane.kubectl
 
     def create(*words: str) -> None:

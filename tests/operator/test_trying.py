@@ -32,12 +32,10 @@ class Counting(ApiServer):
 
 
 async def find_out(api: ApiServer, namespace: str, jobs: list[Json]) -> list[str]:
-    """Submit jobs, and return what is found out about each."""
     return await find_out_again(api, [await api.create(DLJOBS, job, namespace) for job in jobs])
 
 
 async def find_out_again(api: ApiServer, made: list[Json]) -> list[str]:
-    """Return the results for jobs that exist."""
     news = asyncio.Event()
     dry_runs = DryRuns(api, Specs(), settings=PodSettings(), wake=news.set)
     for job in made:

@@ -37,7 +37,6 @@ def trace(out: Path) -> None:
 
 
 def first_walk() -> list[tuple[str, str]]:
-    """The steps of the first walk, each with its file and function."""
     [_, first, *_] = WALKS.read_text(encoding="utf-8").split("\n## ")
     return steps(first)
 

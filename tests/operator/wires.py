@@ -50,7 +50,6 @@ class Wire:
         close_loop(self._loop)
 
     def cut(self) -> None:
-        """Cut all connections, of watches too."""
         self._loop.call_soon_threadsafe(self._cut)
 
     def lose_answers(self, count: int) -> None:

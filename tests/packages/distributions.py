@@ -14,7 +14,6 @@ LONGEST_S = 300.0
 
 
 def run_here(*words: object, cwd: Path = ROOT) -> str:
-    """Run a module of this environment; return what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", *map(str, words)],
         cwd=cwd,

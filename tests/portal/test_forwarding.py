@@ -67,7 +67,6 @@ def page(house, tmp_path_factory):
 
 @contextmanager
 def opened(kubeconfig, *words):
-    """Run the command without a browser."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-P", "-c", "from dlctl.main import main; main()", "web", *words),

@@ -64,7 +64,6 @@ def test_a_user_sees_jobs_of_the_own_namespace_and_no_word_of_others(house):
 
 
 def states(house, user):
-    """The states of the GPUs that a user is shown, by their indices."""
     [node] = house.ask("/api/v1/nodes", user)[1]["items"]
     return {gpu["index"]: gpu["state"] for gpu in node["gpus"]}
 

@@ -28,7 +28,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, script: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Run a benchmark of this content."""
     (folder / "benchmarks" / "measure.py").write_text(script, encoding="utf-8")
     command = [sys.executable, str(folder / "scripts" / "run-benchmarks"), *options]
     return subprocess.run(

@@ -134,7 +134,6 @@ def test_of_what_moves_only_the_end_is_written(first_hour):
 
 
 def begin(first_hour, folder: Path, environment: dict[str, str]) -> None:
-    """Begin what the page begins: a server with a training."""
     for command in (
         "dljob up --virtual-gpus 1 --detach",
         "dljob run --name lasting --gpus 1 --detach -- sleep 600",

@@ -50,7 +50,6 @@ def script() -> Iterator[ModuleType]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The package of a small project."""
     folder = tmp_path / "operator" / "dlcell"
     folder.mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")

@@ -104,7 +104,6 @@ def read(name: str) -> str:
 
 
 def lines() -> Iterator[tuple[str, str]]:
-    """Yield each line of each page, with where it stands."""
     for name, text in pages().items():
         for number, line in enumerate(text.splitlines(), start=1):
             yield f"{name}:{number}", line
@@ -182,7 +181,6 @@ def test_every_module_and_name_of_ours_that_pages_name_is_there():
 
 
 def links() -> Iterator[tuple[str, str]]:
-    """Yield each link to another page or file, with the page that it is in."""
     for name, text in pages().items():
         prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)\s]+)\)", prose):
@@ -214,7 +212,6 @@ def anchors_of(page: Path) -> frozenset[str]:
 
 
 def code() -> Iterator[tuple[str, str]]:
-    """Yield each line of the code in pages, with the page that it is in."""
     for name, text in pages().items():
         joined = text.replace("\\\n", " ")
         for block in re.findall(r"^```[a-z]*\n(.*?)^```", joined, re.DOTALL | re.MULTILINE):

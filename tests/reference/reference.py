@@ -94,7 +94,6 @@ def open_text(path: Path) -> TextIO:
 
 
 def read_trace(path: Path) -> list[Task]:
-    """Read the jobs of a trace, by submission."""
     with open_text(path) as file:
         tasks = [
             Task(
@@ -316,7 +315,6 @@ def replay(tasks: Sequence[Task], gpus: int, policy: str) -> Figures:
 
 
 def main() -> None:
-    """Print the figures of a trace."""
     parser = argparse.ArgumentParser(description="Replay rigid jobs; a check on the simulator.")
     parser.add_argument("trace", type=Path, nargs="+")
     parser.add_argument("--gpus", type=int, default=64)

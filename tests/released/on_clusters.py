@@ -61,7 +61,6 @@ def name_images(files: Files) -> dict[str, str]:
 
 @contextmanager
 def open_plane(folder: Path) -> Iterator[tuple[ControlPlane, Kubectl]]:
-    """Have a control plane of its own, and Helm."""
     programs = find_all(*PROGRAMS, HELM)
     place = folder / f"plane-{time.monotonic_ns()}"
     with ControlPlane(place, programs=programs) as plane:

@@ -174,7 +174,6 @@ def _tree() -> str:
 
 
 def run_inside(words: list[str]) -> int:
-    """Run one part, with a folder for notes and logs."""
     part, folder = PARTS[words[0]], Path(words[1])
     kernel.become_subreaper()
     supervisor = Supervisor(part, folder)

@@ -79,7 +79,6 @@ def note_idle() -> None:
 
 
 def note_result(result: Result) -> None:
-    """Add a line to the results of this step."""
     if place := folder():
         with results_file(place, os.environ.get(STEP, "")).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")

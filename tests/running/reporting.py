@@ -34,7 +34,6 @@ class Outcome:
 
 
 def sum_up(results: Iterable[Result]) -> Outcome:
-    """Judge each test by all its phases."""
     ran: set[str] = set()
     skipped: set[str] = set()
     failures: dict[str, str] = {}
@@ -50,7 +49,6 @@ def sum_up(results: Iterable[Result]) -> Outcome:
 
 
 def print_machine() -> None:
-    """Print what the figures of this run depend on."""
     begin = time.perf_counter()
     total = 0
     for number in range(ADDITIONS):

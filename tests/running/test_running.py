@@ -80,7 +80,6 @@ def program(tmp_path: Path) -> Path:
 
 
 def begin(program: Path, limit_s: float, *command: str) -> "subprocess.Popen[str]":
-    """Begin a run of a part with this one step."""
     step = json.dumps([limit_s, *command])
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OWN_STEP": step}
     return subprocess.Popen(
@@ -158,7 +157,6 @@ def test_a_test_that_passes_when_it_runs_again_is_flaky(program: Path):
 
 
 def find(words: str) -> list[str]:
-    """The processes whose command is this."""
     end_at = time.monotonic() + LIMIT_S
     while True:
         found = [

@@ -92,7 +92,6 @@ def install(config: pytest.Config) -> None:
 
 
 def limit_of(item: pytest.Item) -> float:
-    """The limit of a test in seconds; 0 without one."""
     marker = item.get_closest_marker("timeout")
     if marker is not None:
         return float(marker.args[0] if marker.args else marker.kwargs["timeout"])

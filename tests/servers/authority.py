@@ -109,7 +109,6 @@ def make_signing_keys() -> tuple[bytes, bytes]:
 
 
 def with_certificate(certificate: Certificate) -> dict[str, str]:
-    """The user of a kubeconfig who is known by a certificate."""
     return {
         "client-certificate-data": base64.b64encode(certificate.certificate).decode(),
         "client-key-data": base64.b64encode(certificate.key).decode(),
@@ -119,7 +118,6 @@ def with_certificate(certificate: Certificate) -> dict[str, str]:
 def write_kubeconfig(
     path: Path, *, server: str, authority: bytes, user: dict[str, str], namespace: str = "default"
 ) -> Path:
-    """Write a kubeconfig of one user of one cluster."""
     cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
     context = {"cluster": "tests", "user": "tests", "namespace": namespace}
     document: dict[str, Any] = {

@@ -92,7 +92,6 @@ class Kit:
     )
 
     def cache_folder(self, environment: Mapping[str, str]) -> Path:
-        """Where programs of these very pins are."""
         home = Path(environment.get("XDG_CACHE_HOME") or Path(environment["HOME"]) / ".cache")
         pins = b"\0".join((self.source / name).read_bytes() for name in self.pins)
         return home / "dljob-test-servers" / hashlib.sha256(pins).hexdigest()[:12]

@@ -95,7 +95,6 @@ def _find(folder: Path) -> Containers:
 
 
 def furnish(root: Path, *, with_python: bool) -> None:
-    """Make the files of an image."""
     busybox = shutil.which("busybox")
     if busybox is None or b"/ld-" in Path(busybox).read_bytes()[:4096]:
         raise Unavailable("no static busybox (on Debian the package busybox-static)")

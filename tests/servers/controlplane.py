@@ -351,7 +351,6 @@ def _connect_plainly(host: str, port: int) -> http.client.HTTPConnection:
 
 
 def is_well(connection: http.client.HTTPConnection, path: str) -> bool:
-    """Ask a server for its health."""
     try:
         connection.request("GET", path)
         return connection.getresponse().status == http.client.OK

@@ -72,7 +72,6 @@ class Kubectl:
         return [self._program, *namespace, *words]
 
     def environment(self, others: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a command."""
         ours = {"KUBECONFIG": str(self._kubeconfig), "HOME": str(self._home), "TERM": "dumb"}
         # A proxy has no business between the tests and their servers.
         theirs = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}

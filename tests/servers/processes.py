@@ -134,7 +134,6 @@ class Server:
             time.sleep(0.02)
 
     def last_words(self) -> str:
-        """The end of its log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return text[-LAST_CHARACTERS:]
 

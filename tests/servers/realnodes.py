@@ -259,7 +259,6 @@ def iter_hierarchies() -> list[Path]:
 
 
 def find_groups(name: str) -> list[Path]:
-    """Find control groups by how their names begin."""
     return [*GROUPS.glob(f"{name}*"), *GROUPS.glob(f"*/{name}*")]
 
 
@@ -329,7 +328,6 @@ def _is_removed(group: Path) -> bool:
 
 
 def _pods(folder: Path) -> str:
-    """How a containerd runs pods."""
     return f"""
 [plugins."io.containerd.grpc.v1.cri"]
   # Root of a container may lack the right to give others a better score than its own.

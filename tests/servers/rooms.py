@@ -146,7 +146,6 @@ class Room:
 
 @contextmanager
 def entered_namespace(namespace: Path, kind: int) -> Iterator[None]:
-    """Be in a namespace of another process meanwhile."""
     with _opened(OURSELVES / namespace.name) as before:
         with _opened(namespace) as there:
             _enter(there, kind)

@@ -48,7 +48,6 @@ class Stock:
         self._label.write_text(holds)
 
     def copy_to(self, storage: Path) -> None:
-        """Give a node all of it."""
         is_near = storage.parent.stat().st_dev == self.folder.stat().st_dev
         links = ["--link"] if is_near else []
         command = ["cp", "--archive", *links, str(self._storage), str(storage)]
@@ -98,7 +97,6 @@ class Containerd(Server):
         super().launch()
 
     def ctr(self, *words: str | Path) -> str:
-        """Speak to it."""
         command = ["ctr", "--address", self.socket, "--namespace", NAMESPACE, *words]
         return self._room.run(*command, seconds=STEP_SECONDS)
 

@@ -41,7 +41,6 @@ def make_servers(folder: Path, version: str, names: Iterable[str] = CONTROL_PLAN
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment in which there is nothing."""
     return {"HOME": str(tmp_path / "home"), "PATH": ""}
 
 

@@ -126,7 +126,6 @@ def test_processes_of_a_room_are_ended_with_it_and_the_orphans_among_them_buried
 
 @contextmanager
 def run_a_pod(folder: Path) -> Iterator[None]:
-    """Have a node on which a pod runs."""
     programs = find_all(*PROGRAMS)
     with ExitStack() as stack:
         cleared = stack.enter_context(ExitStack())

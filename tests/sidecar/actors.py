@@ -63,7 +63,6 @@ class Actors(Container):
 
     @property
     def generation(self) -> int:
-        """Which run the processes belong to."""
         return self.sidecar.state().held_generation
 
     def wait_told(self, line: str) -> None:
@@ -183,7 +182,6 @@ class Line:
         self._socket.sendall(request)
 
     def read_status(self) -> int:
-        """Read one answer to its end."""
         answer = b""
         while b"\r\n\r\n" not in answer:
             answer += self._receive()

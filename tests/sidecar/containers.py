@@ -229,7 +229,6 @@ def stop_of(term: Term, *, checkpoint: bool = True, leave: bool = False) -> Stop
 
 
 def find_sidecar(keeper: int) -> int:
-    """Return the SideCar itself, which is the child of its keeper."""
     return int(read_proc(keeper, f"task/{keeper}/children").split()[0])
 
 

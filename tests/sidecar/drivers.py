@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 
 def wait_until(ask: Callable[[], T | None], *, what: str) -> T:
-    """Ask until the answer is true."""
     end = time.monotonic() + LIMIT_SECONDS
     while True:
         answer = ask()

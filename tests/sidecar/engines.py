@@ -58,7 +58,6 @@ class Described(NamedTuple):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Described:
-        """Read it from its configuration."""
         command = [*config["Entrypoint"], *(config.get("Cmd") or ())]
         variables = list(config.get("Env") or ())
         return cls(config["User"], command, variables, dict(config.get("Labels") or {}))

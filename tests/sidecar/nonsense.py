@@ -13,7 +13,6 @@ PATHS = ["/v1/target", "/v1/target", "/v1/state?after=\xff", "/v1/%zz", "*", "/.
 
 
 def make_nonsense(chance: random.Random) -> bytes:
-    """Make something that is nearly a request."""
     body = bytearray(codec.encode_target(run(chance.randrange(9))))
     for _ in range(chance.randrange(4)):
         body[chance.randrange(len(body))] = chance.randrange(256)

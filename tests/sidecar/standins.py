@@ -64,7 +64,6 @@ class StandIn:
         (self.folder / "new").rename(self.folder / file)
 
     def count(self, gpus: int) -> None:
-        """Let there be ``gpus`` slots."""
         self._write("count", str(gpus))
 
     def set(self, what: str) -> None:

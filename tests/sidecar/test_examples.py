@@ -57,7 +57,6 @@ def digits(folder, iterations=ITERATIONS):
 
 
 def train_undisturbed(folder, iterations=ITERATIONS, processes=1):
-    """Return the output of the first of ``processes`` processes."""
     [port] = choose_ports(1)
     where = {"WORLD_SIZE": str(processes), "MASTER_PORT": str(port)}
     ranks = [

@@ -42,7 +42,6 @@ def read_steps(text):
 
 
 def train_undisturbed(name, folder):
-    """Return the losses of an undisturbed training on one GPU."""
     done = subprocess.run(
         make_command(name, folder),
         env={**os.environ, **QUIET, "CUDA_VISIBLE_DEVICES": "0"},

@@ -59,7 +59,6 @@ class Reading:
         await self.wait_for(1)
 
     def send(self, signum: signal.Signals) -> None:
-        """Send this to the helper."""
         assert self.matcher.pid is not None
         os.kill(self.matcher.pid, signum)
 
@@ -67,7 +66,6 @@ class Reading:
         self.send(signal.SIGKILL)
 
     def stop_next_helper(self) -> None:
-        """Have the next one that is started stopped before it has a turn."""
         start = self.matcher._start
 
         def start_stopped() -> None:

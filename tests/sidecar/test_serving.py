@@ -49,7 +49,6 @@ class ServedContainer(Container):
         self.health = Client(port=self.servers.health_port)
 
     async def waits(self, how_many: int = 1) -> None:
-        """Wait until ``how_many`` requests wait for a change."""
         while self.servers.waiting != how_many:
             await asyncio.sleep(0)
 

@@ -25,7 +25,6 @@ def read(name, file):
 
 
 def difference(name):
-    """Return the difference as the page shows it."""
     before, after = (read(name, file).splitlines() for file in ("before.py", "train.py"))
     lines = list(difflib.unified_diff(before, after, n=1, lineterm=""))[2:]
     return "\n".join("..." if line.startswith("@@") else line.rstrip() for line in lines)

@@ -285,7 +285,6 @@ class World:
         return run(known.generation, epoch=known.epoch, batch_size=77)
 
     def another_start(self) -> Target:
-        """Address another start of the container."""
         return replace(run(self.newer().generation), incarnation="another")
 
     def a_new_leader_stamps_what_it_finds(self) -> None:

@@ -47,7 +47,6 @@ Event = tuple[str, int]
 
 
 def _orders(jobs: Sequence[Small]) -> Iterator[tuple[Event, ...]]:
-    """Every order of arrivals and completions in which arrivals are in time."""
     events = [(what, each) for each in range(len(jobs)) for what in ("comes", "ends")]
     for order in permutations(events):
         came = [jobs[each].submitted_at for what, each in order if what == "comes"]

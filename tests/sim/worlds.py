@@ -172,7 +172,6 @@ def play(
     checkpoint_every_s: float = 600.0,
     seed: int = 0,
 ) -> Record:
-    """Play jobs in a watched world."""
     setting = Setting(
         nodes=nodes,
         mechanism=Mechanism(mechanism),
@@ -185,7 +184,6 @@ def play(
 
 
 def times_of(record: Record, what: Happening, job: str) -> list[float]:
-    """When this happened to the job."""
     return [e.time for e in record.log if e.what is what and e.job == job]
 
 

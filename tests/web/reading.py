@@ -7,7 +7,6 @@ BEGIN = '<script type="application/json" id="data">'
 
 
 def embedded(page: str) -> Any:
-    """Return the data of a page."""
     return json.loads(page.partition(BEGIN)[2].partition("</script>")[0])
 
 

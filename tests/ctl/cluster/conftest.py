@@ -25,8 +25,6 @@ def scene(control_plane, tmp_path_factory):
 
 @pytest.fixture
 def as_user(dljob, tmp_path, monkeypatch):
-    """Return the user of a kubeconfig."""
-
     def become(kubeconfig):
         return User(dljob, kubeconfig, tmp_path, monkeypatch)
 
@@ -35,5 +33,4 @@ def as_user(dljob, tmp_path, monkeypatch):
 
 @pytest.fixture
 def ada(scene, as_user):
-    """A user who may do everything in the namespace of the scene."""
     return as_user(in_namespace(scene.stage.plane.admin, scene.namespace))

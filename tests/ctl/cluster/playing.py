@@ -77,7 +77,6 @@ def _bind(api: Api, namespace: str, name: str, role: str) -> None:
 
 
 def install_roles(api: Api) -> None:
-    """Install what the install grants to people."""
     for document in yaml.safe_load_all(RIGHTS.read_text(encoding="utf-8")):
         name = document["metadata"]["name"]
         if document["kind"] == "ClusterRole" and name != "dljob-operator":
@@ -105,12 +104,10 @@ class User:
             return self._dljob(*words)
 
     def environment(self) -> dict[str, str]:
-        """For a process of its own."""
         ours = {**os.environ, **self._environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         return {name: value for name, value in ours.items() if name != "DLJOB_STATE"}
 
     def file(self, *documents: Any, name: str = "jobs.yaml") -> Path:
-        """Write documents into a file."""
         path = self._folder / name
         path.write_text("---\n".join(map(yaml.safe_dump, documents)), encoding="utf-8")
         return path
@@ -122,6 +119,5 @@ def home_of(stage: Stage) -> dict[str, str]:
 
 
 def path_of(namespace: str, name: str, sub: str = "") -> str:
-    """Where a job is."""
     base = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}"
     return f"{base}/{sub}" if sub else base

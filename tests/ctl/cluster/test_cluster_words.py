@@ -53,7 +53,6 @@ def nowhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def kubeconfig(nowhere):
-    """The kubeconfig that kubectl finds."""
     document = {
         "clusters": [{"name": "c", "cluster": {"server": SERVER}}],
         "users": [{"name": "u", "user": {"token": "t"}}],

@@ -108,7 +108,6 @@ def small_cases(draw: st.DrawFn) -> tuple[list[NodeTraits], list[Member]]:
 
 
 def is_possible(machines: list[NodeTraits], members: list[Member]) -> bool:
-    """Try all ways there are."""
     for choice in product(machines, repeat=len(members)):
         taken = {
             each.name: [m for m, at in zip(members, choice, strict=True) if at is each]
