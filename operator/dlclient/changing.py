@@ -9,13 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from dlclient.backend import (
-    Backend,
-    BackendError,
-    Conflict,
-    Json,
-    Keeping,
-)
+from dlclient.backend import Backend, BackendError, Conflict, Json, Keeping
 from dlclient.demands import COUNTS
 from dlclient.jobviews import JobView
 from dlcontrol.reporting.formatting import in_ranges

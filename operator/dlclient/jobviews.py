@@ -10,15 +10,7 @@ from dlcontrol.reporting import formatting
 from dlcontrol.reporting.formatting import in_ranges
 from dlcore.documents.jobnames import full_name, manager_of
 
-__all__ = [
-    "CANCELLING",
-    "FINAL",
-    "PHASES",
-    "JobView",
-    "Slice",
-    "in_ranges",
-    "read_time",
-]
+__all__ = ["CANCELLING", "FINAL", "PHASES", "JobView", "Slice", "in_ranges", "read_time"]
 
 PHASES = (
     *("Submitted", "Queued", "Initialized", "Running", "Adjusting", "Suspended"),

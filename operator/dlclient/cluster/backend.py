@@ -29,12 +29,7 @@ from dlclient.cluster.connecting import Connection
 from dlclient.cluster.cordoning import Said, change_gpu
 from dlclient.cluster.reading import past
 from dlclient.cluster.reading.operators import Operator
-from dlclient.cluster.reading.wording import (
-    assumptions,
-    describe_waiting,
-    outages,
-    sentence,
-)
+from dlclient.cluster.reading.wording import assumptions, describe_waiting, outages, sentence
 from dlclient.cluster.refusals import FORBIDDEN
 from dlclient.cluster.watching import Watcher
 from dlclient.jobviews import JobView

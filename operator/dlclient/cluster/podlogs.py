@@ -17,12 +17,7 @@ from dlclient.backend import Json, LogLine, LogQuery
 from dlclient.jobviews import FINAL
 from dlcore.documents.rules.podrules import TRAINER
 from dlkube import names
-from dlkube.client import (
-    ApiServer,
-    NotFound,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.resources import DLJOBS, PODS
 
 LOOK_S: Final = 2.0

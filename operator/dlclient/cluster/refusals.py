@@ -8,20 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dlclient.backend import (
-    Away,
-    BackendError,
-    Complaint,
-    Conflict,
-    NotThere,
-)
-from dlkube.client import (
-    CONFLICT,
-    NOT_FOUND,
-    UNAUTHORIZED,
-    Rejected,
-    Unreachable,
-)
+from dlclient.backend import Away, BackendError, Complaint, Conflict, NotThere
+from dlkube.client import CONFLICT, NOT_FOUND, UNAUTHORIZED, Rejected, Unreachable
 
 INSTALL: Final = "kubectl apply -k manifests/install"
 FORBIDDEN: Final = 403

@@ -6,12 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from dlclient.backend import Json
-from dlkube.client import (
-    GONE,
-    ApiServer,
-    Rejected,
-    Unreachable,
-)
+from dlkube.client import GONE, ApiServer, Rejected, Unreachable
 from dlkube.resources import DLJOBS
 
 RETRY_S: Final = 1.0

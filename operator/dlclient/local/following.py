@@ -13,13 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from dlclient.backend import (
-    Away,
-    BackendError,
-    LogLine,
-    NotThere,
-    never,
-)
+from dlclient.backend import Away, BackendError, LogLine, NotThere, never
 from dllocal.folders import older_parts
 from dllocal.pods.logtimes import Begin
 

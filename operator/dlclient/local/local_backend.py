@@ -201,10 +201,7 @@ def _run(command: Sequence[str], place: Json) -> int:
 
     from dlclient.local import own_terminal  # noqa: PLC0415 - as above
 
-    surroundings = {
-        "cwd": place["folder"],
-        "env": {**_of_this_terminal(), **place["environment"]},
-    }
+    surroundings = {"cwd": place["folder"], "env": {**_of_this_terminal(), **place["environment"]}}
     if "container" in place:
         command = _in_container(command, place)
         inner = {**place["environment"], **place["container"]["client"]}

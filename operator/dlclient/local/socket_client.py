@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from dlclient.backend import (
-    Away,
-    BackendError,
-    Complaint,
-    Conflict,
-    NotThere,
-)
+from dlclient.backend import Away, BackendError, Complaint, Conflict, NotThere
 from dlcontrol.sidecars.peers import read_peer
 
 PATIENCE_S = 30.0

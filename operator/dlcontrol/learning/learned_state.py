@@ -160,11 +160,7 @@ class LearnedState:
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep what happened to a job for the history."""
         line = Happened(
-            at=now,
-            job=job,
-            name=news.reason,
-            message=shorten(news.message),
-            warning=news.warning,
+            at=now, job=job, name=news.reason, message=shorten(news.message), warning=news.warning
         )
         # A decision at the same time already takes this news into account.
         self.notebook.record((RecordRow.of(line, uuid4().hex, place=-1, epoch=self._epoch),))

@@ -83,11 +83,7 @@ class Notices:
         self._sender: asyncio.Task[None] | None = None
 
     def take(
-        self,
-        before: Scene,
-        after: Mapping[JobId, Status],
-        *,
-        news: Iterable[tuple[JobId, News]],
+        self, before: Scene, after: Mapping[JobId, Status], *, news: Iterable[tuple[JobId, News]]
     ) -> None:
         """Queue the chosen events of a cycle."""
         if self._settings.is_wanted:

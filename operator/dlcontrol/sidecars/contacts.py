@@ -159,10 +159,7 @@ class ContactLog:
             return False
         self._objection = ""
         self.contact = replace(
-            self.contact,
-            declared=target,
-            overtaken=self._overtaken_by_now(),
-            problem=self._silence,
+            self.contact, declared=target, overtaken=self._overtaken_by_now(), problem=self._silence
         )
         self._was_sent = False
         return self.is_due(target)

@@ -60,9 +60,7 @@ class SideCars:
         self._settings = settings
         self._credentials = (
             Credentials(
-                settings.certificates,
-                renewal_seconds=settings.renewal_seconds,
-                now=time.monotonic,
+                settings.certificates, renewal_seconds=settings.renewal_seconds, now=time.monotonic
             )
             if settings.certificates
             else None

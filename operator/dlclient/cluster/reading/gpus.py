@@ -17,13 +17,7 @@ from typing import Any, Final
 from dlclient.backend import Json, NotThere
 from dlcore.documents.jobnames import full_name
 from dlcore.documents.launchers import PER_GPU, processes_of
-from dloperator.nodes.nodes import (
-    NOT_READY,
-    Pool,
-    describe_node,
-    is_in_pool,
-    is_ready,
-)
+from dloperator.nodes.nodes import NOT_READY, Pool, describe_node, is_in_pool, is_ready
 from dloperator.proofs import is_gone
 
 Ref = tuple[str, int]
