@@ -6,7 +6,13 @@ from tests.ctl.cluster.playing import home_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes, pytest.mark.story]
 
-SUBMISSIONS = {"first": [1, 2, 4], "second": [2], "third": [1, 2], "fourth": [4], "fifth": [4]}
+LONG = 10**6
+SUBMISSIONS = {
+    "first": ([1, 2, 4], LONG),
+    "second": ([2], LONG),
+    "third": ([1, 2], 20_000),
+    "fourth": ([4], LONG),
+}
 
 
 def is_as_planned(stage, effect):
@@ -26,8 +32,8 @@ def wait_until_known(stage, name, options):
 
 def test_jobs_get_the_gpus_of_their_plans(scene, ada):
     stage, steps = scene.stage, []
-    for name, options in SUBMISSIONS.items():
-        document = stage.make_job(name, iterations=10**6)
+    for name, (options, iterations) in SUBMISSIONS.items():
+        document = stage.make_job(name, iterations=iterations)
         document["spec"]["gpus"] = {"options": options}
         file = ada.file(document)
         effects = ada("submit", file, "--dry-run", "-o", "json", env=home_of(stage)).data
@@ -39,7 +45,7 @@ def test_jobs_get_the_gpus_of_their_plans(scene, ada):
         steps.append(effects[0]["step"])
         if steps[-1] == "start":
             wait_until_known(stage, name, options)
-    assert steps == ["start", "start", "start", "wait", "wait"]
+    assert steps == ["start", "start", "start", "wait"]
 
 
 def test_a_user_who_sees_a_part_learns_which_right_is_missing(scene, as_user):
