@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dlcore.model import GpuRef, NodeName, Placement
 from dlcore.placement.limits import namespace_of
@@ -41,8 +41,10 @@ from dlcore.recording.usage import (
 NO_DECISION = -1
 """Marks a span without a decision, such as a new attempt after a crash."""
 
+Point = TypeVar("Point")
+
 MOST_SPEEDS = 400
-"""The most points in the curve of a job's speed; a screen shows no more."""
+"""The most points in a curve of a job; a screen shows no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ class Job:
     """Begin and end of times with GPUs and without training."""
     speeds: list[float]
     """Time, completed share (-1: unknown), and iterations per second."""
+    metrics: list[float]
+    """Time, and the metric of its target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +198,7 @@ class _Facts:
     decisions: dict[int, int] = field(default_factory=dict)
     """The index in the history of a decision, by generation."""
     speeds: list[tuple[float, float, float]] = field(default_factory=list)
+    metrics: list[tuple[float, float]] = field(default_factory=list)
     gpus: int = 0
 
 
@@ -242,7 +247,10 @@ class _Book:
                     )
                 )
             case Progress():
-                self._of(line.job).speeds.append(self._speed(line))
+                facts = self._of(line.job)
+                facts.speeds.append(self._speed(line))
+                if line.metric is not None:
+                    facts.metrics.append((self._origin.since(line.at), float(f"{line.metric:.6g}")))
             case Ended():
                 self._of(line.job).ended = line
             case _:
@@ -288,6 +296,7 @@ class _Book:
             history=facts.history,
             pauses=self._origin.flat(self._pauses.get(name, ())),
             speeds=[number for point in _thin(facts.speeds) for number in point],
+            metrics=[number for point in _thin(facts.metrics) for number in point],
         )
 
 
@@ -295,9 +304,7 @@ def _gpus(placement: Placement | None) -> int:
     return placement.gpus if placement is not None else 0
 
 
-def _thin(
-    points: Sequence[tuple[float, float, float]],
-) -> Sequence[tuple[float, float, float]]:
+def _thin(points: Sequence[Point]) -> Sequence[Point]:
     """Drop points evenly, and keep the last one."""
     step = -(-len(points) // MOST_SPEEDS)
     return points[::-step][::-1] if step > 1 else points

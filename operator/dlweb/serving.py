@@ -49,6 +49,9 @@ LEVEL: Final = 5
 MOST_EXPLAINED: Final = 2
 """The limit of concurrent explanations, each of which needs a thread."""
 
+MOST_KEPT: Final = 64
+"""The number of jobs whose latest explanations are kept for all their viewers."""
+
 BACKLOG: Final = 128
 
 GOODBYE_S: Final = 0.5
@@ -136,6 +139,8 @@ class Server:
         self._games = games or Games()
         self._cutting = asyncio.Lock()
         self._explaining = asyncio.Semaphore(MOST_EXPLAINED)
+        self._explained: dict[str, Renewed[Packed]] = {}
+        self._present_s = present_s
 
     def application(self, guard: Guard) -> web.Application:
         application = make_application(guard.check, write_live_page())
@@ -163,9 +168,17 @@ class Server:
         return answer_packed(request, (await self._listed.get()).jobs, "application/json")
 
     async def show_job(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        explained = self._explained.pop(name, None) or Renewed(
+            lambda _: Packed.of(write(self._source.explain(name))), every_s=self._present_s
+        )
+        # The last one asked for is the last one dropped.
+        self._explained[name] = explained
+        while len(self._explained) > MOST_KEPT:
+            del self._explained[next(iter(self._explained))]
         async with self._explaining:
-            job = await asyncio.to_thread(self._source.explain, request.match_info["name"])
-        return answer_packed(request, Packed.of(write(job)), "application/json")
+            packed = await explained.get()
+        return answer_packed(request, packed, "application/json")
 
     async def list_queue(self, request: web.Request) -> web.Response:
         return answer_packed(request, (await self._listed.get()).queue, "application/json")

@@ -42,7 +42,9 @@ def hostile_record() -> Record:
             generation=1,
             sentence="starts on 2 GPUs: <u>its turn</u>",
             new=BOTH,
-            expected=Expected(iterations_per_second=2.0, confidence=0.5, pause_seconds=5.0),
+            expected=Expected(
+                iterations_per_second=2.0, confidence=0.5, remaining_seconds=60.0, pause_seconds=5.0
+            ),
             cost_seconds=6.0,
         ),
         Given(at=1010.0, job=SCRIPT, generation=1, placement=BOTH),
@@ -55,6 +57,7 @@ def hostile_record() -> Record:
                 iteration=2.0 * second,
                 iterations_total=100.0,
                 iterations_per_second=2.0,
+                metric=4.0 - second / 20,
             )
             for second in range(40)
         ),

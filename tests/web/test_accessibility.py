@@ -15,8 +15,8 @@ import pytest
 
 from tests.web.devtools import opened
 from tests.web.records import SCRIPT
-from tests.web.served import TOKEN, Told, served
-from tests.web.test_live import CHOOSE, NODES
+from tests.web.served import TOKEN, served
+from tests.web.test_live import CHOOSE, NODES, living
 from tests.web.test_queue_data import job
 
 VENDOR = Path(__file__).parent / "vendor"
@@ -24,9 +24,10 @@ VENDOR = Path(__file__).parent / "vendor"
 READY = {
     "lanes": "document.querySelector('canvas') !== null",
     "now": "document.querySelectorAll('.gpu').length === 3",
-    "jobs": "document.querySelector('.history') !== null",
+    "jobs": "document.querySelector('tbody') !== null",
+    "job": "document.querySelector('polygon') !== null",
     "usage": "document.querySelector('.stack') !== null",
-    "whatif": "document.querySelectorAll('select')[1]?.options.length === 3",
+    "whatif": "document.querySelectorAll('select')[1]?.options.length === 4",
 }
 """When a view shows what it has."""
 
@@ -45,9 +46,9 @@ PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
 
 
 def source():
-    told = Told()
+    told = living()
     told.nodes = NODES
-    told.jobs = [job("a", ahead=0), job("<i>b</i>", phase="Running"), job("c", phase="Completed")]
+    told.jobs += [job("a", ahead=0), job("<i>b</i>", phase="Running"), job("c", phase="Completed")]
     return told
 
 
@@ -61,9 +62,7 @@ async def each_view(chromium, tmp_path):
         await page.until("document.querySelector('nav') !== null")
 
         async def show(view):
-            place = f"view={view}"
-            if view == "jobs":
-                place += f"&job={SCRIPT}"
+            place = f"view=jobs&job={SCRIPT}" if view == "job" else f"view={view}"
             await page.evaluate(f"location.hash = new URLSearchParams({json.dumps(place)})")
             await page.until(READY[view])
             if view == "whatif":

@@ -60,10 +60,20 @@ def test_a_job_tells_its_history(show):
         assert "confidence 50 %" in text
         assert "What came: 6 s without training" in text
         assert "exit code 1" in text
-        assert await page.evaluate("document.querySelectorAll('polyline').length") == 2
+        # Progress, the end that a decision expected, speed, metric, and speed with k GPUs.
+        kinds = "[...document.querySelectorAll('polyline')].map((each) => each.className.baseVal)"
+        assert await page.evaluate(kinds) == ["foreseen", "done", "fast", "fast", "fast"]
+        row = "[...document.querySelectorAll('tbody td')].map((each) => each.textContent)"
+        assert await page.evaluate(row) == ["2", "2", "50 %", "2"]
+        assert "Last reported: 2.05." in text
         # The job for which it made room is one click away.
         await page.evaluate("document.querySelector('.entry button').click()")
-        await page.until("document.querySelector('.told h2').textContent.startsWith('=evil')")
+        await page.until("document.querySelector('h2').textContent.startsWith('=evil')")
+        assert await page.evaluate("document.querySelector('svg')") is None
+        await page.evaluate("document.querySelector('main a').click()")
+        await page.until("document.querySelectorAll('tbody tr').length === 2")
+        await page.evaluate("location.hash = 'view=jobs&job=none'")
+        await page.until(f"{TEXT}.includes('no job with this name')")
 
     show(look, f"view=jobs&job={quote(SCRIPT)}")
 

@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
+from dlcore.recording.record import Ended, Record
 from dlweb.games import Game
 from dlweb.serving import SourceError
 from tests.web.records import SCRIPT
@@ -110,6 +112,7 @@ def test_now_is_a_map_of_gpus_and_the_queue(watch):
     source.jobs = [
         job("<i>waits</i>", ahead=0, unknownBecause="none knows"),
         job("gives", phase="Adjusting", gives_to="<i>waits</i>"),
+        job(SCRIPT, phase="Completed"),
     ]
 
     async def look(page):
@@ -154,6 +157,54 @@ CHOOSE = """
   set(document.querySelectorAll("input")[2], "1", "input");
 })()
 """
+
+
+def living():
+    """Make a source whose job of a hostile name trains, with a status; its record reaches to second 80."""
+    source = Told()
+    lines = [line for line in source.record.lines if not isinstance(line, Ended)]
+    source.record = Record.of(replace(source.record.header, until=1080.0), lines)
+    document = job(SCRIPT, phase="Running")
+    document["spec"]["training"] = {"target": {"metric": "<i>loss</i>"}}
+    condition = {"type": "Saved", "status": "False", "reason": "NotYet", "message": "<b>none</b>"}
+    document["status"] |= {
+        "allocation": {"gpus": 2},
+        "progress": {
+            "fraction": 0.5,
+            "iterationsPerSecond": 1.5,
+            "countedAt": "1970-01-01T00:18:00Z",
+            "etaSeconds": 40,
+            "etaLowSeconds": 30,
+            "etaHighSeconds": 80,
+        },
+        "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:18:00Z"}],
+    }
+    source.jobs = [document]
+    return source
+
+
+def test_a_job_shows_the_fan_of_its_end_its_conditions_and_where_it_is(watch):
+    source = living()
+
+    async def look(page):
+        await page.until("document.querySelector('polygon') !== null")
+        # At 80 s it is half done, and ends between 110 s and 160 s, where the axis ends.
+        fan = "document.querySelector('polygon').getAttribute('points').split(' ').map((each) => each.split(',').map(Number))"
+        assert await page.evaluate(fan) == [[240.0, 63.0], [330.0, 6.0], [480.0, 6.0]]
+        text = await page.evaluate(TEXT)
+        assert "in 40 s; between 30 s and 1 min 20 s" in text
+        assert "Metric: <i>loss</i>" in text
+        assert "SavedFalseNotYet<b>none</b>" in text
+        assert "2, now250 %2" in text
+        assert (
+            await page.evaluate("document.querySelector('circle.here').getAttribute('cy')")
+            == "34.5"
+        )
+        source.jobs[0]["status"]["progress"]["etaSeconds"] = 35
+        await page.until(f"{TEXT}.includes('in 35 s')")
+        assert page.complaints == []
+
+    watch(look, source, f"&view=jobs&job={quote(SCRIPT)}")
 
 
 def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(watch):

@@ -24,6 +24,7 @@ def test_what_a_record_says_of_a_job_is_in_its_history():
     ]
     assert (job.gpus, job.changes) == (2, 1)
     assert job.pauses == [10.0, 16.0]
+    assert job.metrics[:2] + job.metrics[-2:] == [16.0, 4.0, 55.0, 2.05]
     assert job.trained + job.changing == 120.0
     assert data.waiting == [0.0, 10.0, 50.0, 100.0]
 

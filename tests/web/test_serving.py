@@ -10,7 +10,7 @@ import threading
 from dlcore.recording.record import decode, encode
 from dlweb.document import policy
 from dlweb.page_data import make_page_data
-from dlweb.serving import MOST_EXPLAINED, SourceError
+from dlweb.serving import MOST_EXPLAINED, MOST_KEPT, SourceError
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -297,8 +297,28 @@ def test_many_questions_about_jobs_take_few_threads():
     source = Slow()
 
     async def look(ask):
-        answers = await asyncio.gather(*(ask("api/v1/jobs/a") for _ in range(12)))
+        answers = await asyncio.gather(*(ask(f"api/v1/jobs/{number}") for number in range(12)))
         assert {answer.status for answer in answers} == {200}
         assert source.most == MOST_EXPLAINED
 
     run(look, source)
+
+
+def test_viewers_of_one_job_share_its_explanation_and_many_jobs_take_little_memory():
+    class Counting(Told):
+        def explain(self, name):
+            self.asked += 1
+            return {"name": name}
+
+    source = Counting()
+
+    async def look(ask):
+        for _ in range(3):
+            assert (await ask("api/v1/jobs/team/a")).json == {"name": "team/a"}
+        assert source.asked == 1
+        for number in range(MOST_KEPT):
+            await ask(f"api/v1/jobs/{number}")
+        await ask("api/v1/jobs/team/a")
+        assert source.asked == MOST_KEPT + 2
+
+    run(look, source, every_s=3600.0)

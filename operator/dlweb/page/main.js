@@ -98,6 +98,7 @@ class Page extends Component {
   // Shows something else; the address says what, so that it can be sent to others.
   go(change, isVisit) {
     const place = { ...readPlace(), ...change };
+    if (!place.job) delete place.job;
     const fragment = `#${new URLSearchParams(place)}`;
     history[isVisit ? "pushState" : "replaceState"](null, "", fragment);
     this.setState({ place });
@@ -121,7 +122,7 @@ class Page extends Component {
         ${trouble}
         <${Missing} sentences=${data.missing} />
         ${hasLogin ? html`<${LogOut} done=${() => this.logOut()} />` : null}
-        <nav aria-label="Views">${Object.entries(VIEWS).map(([key, [name]]) => html`<button aria-current=${key === place.view ? "page" : null} onClick=${() => this.go({ view: key }, true)}>${name}</button>`)}</nav>
+        <nav aria-label="Views">${Object.entries(VIEWS).map(([key, [name]]) => html`<button aria-current=${key === place.view ? "page" : null} onClick=${() => this.go({ view: key, job: null }, true)}>${name}</button>`)}</nav>
       </header>
       <main><${View} key=${`${place.view} ${visit}`} place=${place} news=${news} at=${at} go=${(change) => this.go(change)} open=${open} /></main>`;
   }

@@ -19,6 +19,11 @@ export function layOut(height) {
   return { row, tops, total: top };
 }
 
+const STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 2419200];
+
+// The seconds between two labels of an axis of time, at least so many.
+export const chooseStep = (least) => STEPS.find((each) => each >= least) || Math.ceil(least / STEPS.at(-1)) * STEPS.at(-1);
+
 export const gutterOf = (width) => (width < 520 ? 92 : 132);
 
 function makeHatch(context, colour) {
@@ -195,9 +200,7 @@ export class Painter {
 
   paintAxis() {
     const { context, sight } = this;
-    const steps = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 2419200];
-    const least = (data.epoch === null ? 92 : 170) / this.perSecond;
-    const step = steps.find((each) => each >= least) || Math.ceil(least / 2419200) * 2419200;
+    const step = chooseStep((data.epoch === null ? 92 : 170) / this.perSecond);
     context.fillStyle = this.colours.quiet;
     context.strokeStyle = this.colours.line;
     context.lineWidth = 1;

@@ -18,14 +18,14 @@ export function Usage() {
   return html`<section>
     <h2>Of ${writeHours(total)}</h2>
     <${Bar} parts=${PARTS.map(([key, name]) => [key, name, sums[key]])} total=${total} />
-    <div class="wide"><table><thead><tr><th scope="col">What</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
+    <div class="wide" tabindex="0" role="region" aria-label="Parts of the GPU time"><table><thead><tr><th scope="col">What</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
       <tbody>${PARTS.map(([key, name]) => html`<tr><th scope="row"><i class=${`key ${key}`}></i>${name}</th><td>${writeHours(sums[key])}</td><td>${share(sums[key], total)}</td></tr>`)}</tbody></table></div>
     <h2>By namespace</h2>
-    <div class="wide"><table><thead><tr><th scope="col">Namespace</th><th scope="col" class="number">Trained</th><th scope="col" class="number">Lost to changes</th><th scope="col" class="number">Lost to failures</th><th scope="col" class="number">Idle while it waited longest</th><th scope="col">Of all GPU time</th></tr></thead>
+    <div class="wide" tabindex="0" role="region" aria-label="GPU time by namespace"><table><thead><tr><th scope="col">Namespace</th><th scope="col" class="number">Trained</th><th scope="col" class="number">Lost to changes</th><th scope="col" class="number">Lost to failures</th><th scope="col" class="number">Idle while it waited longest</th><th scope="col">Of all GPU time</th></tr></thead>
       <tbody>${sums.namespaces.map(([name, ...parts]) => html`<tr><th scope="row">${name || "(none)"}</th>${parts.map((seconds) => html`<td>${writeHours(seconds)}</td>`)}
         <td class="bar"><${Bar} parts=${HELD.map(([key, title], place) => [key, title, parts[place]])} total=${total} /></td></tr>`)}</tbody></table></div>
     ${sums.causes.length > 0 && html`<h2>Why jobs waited while GPUs were idle</h2>
-      <div class="wide"><table><thead><tr><th scope="col">Cause</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
+      <div class="wide" tabindex="0" role="region" aria-label="Idle GPU time by cause"><table><thead><tr><th scope="col">Cause</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
         <tbody>${sums.causes.map(([cause, seconds]) => html`<tr><th scope="row">${cause || "No decision yet"}</th><td>${writeHours(seconds)}</td><td>${share(seconds, total)}</td></tr>`)}</tbody></table></div>`}
     <p><button onClick=${download}>Download as CSV</button></p>
   </section>`;
