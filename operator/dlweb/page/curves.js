@@ -24,7 +24,7 @@ export function Curve({ label, from, to, most, least = 0, lines = [], areas = []
       <line x1="0" x2=${WIDTH} y1=${HEIGHT} y2=${HEIGHT} />
       ${areas.map(({ kind, points }) => html`<polygon class=${kind} points=${draw(points)} />`)}
       ${lines.map(({ kind, points }) => html`<polyline class=${kind} points=${draw(points)} />`)}
-      ${dots.map(({ kind, point: [at, value], sure = 1 }) => kind === "came" ? html`<rect class=${kind} x=${x(at) - 2} y=${y(value) - 2} width="4" height="4" />`
+      ${dots.map(({ kind, point: [at, value], sure = 1 }) => kind === "came" ? html`<rect class=${kind} x=${x(at) - 3} y=${y(value) - 3} width="6" height="6" />`
         : html`<circle class=${kind} cx=${x(at)} cy=${y(value)} r="5" fill-opacity=${sure} />`)}
       ${ticks.map((at) => html`<text x=${x(at)} y=${HEIGHT + AXIS - 4} text-anchor=${anchor(at)}>${write(at)}</text>`)}
     </svg><figcaption>${children}</figcaption></figure>`;

@@ -58,7 +58,7 @@ export class Job extends Component {
       <div class="curves">
         <${Progress} job=${job} now=${now} />
         <${Speed} job=${job} now=${now} />
-        <${Metric} job=${job} name=${told && nameMetric(told.job)} />
+        <${Metric} job=${job} now=${now} name=${told && nameMetric(told.job)} />
         <${Speeds} job=${job} now=${now} />
       </div>
       <${Conditions} conditions=${status.conditions || []} />
@@ -79,7 +79,7 @@ function readNow(job, { progress, allocation }) {
   const counted = Date.parse(progress.countedAt || progress.iteratedAt) / 1000 - data.epoch;
   return {
     at: counted || data.length, share: progress.fraction ?? share, speed: progress.iterationsPerSecond ?? speed, gpus: allocation?.gpus ?? 0,
-    end: progress.etaSeconds, low: progress.etaLowSeconds, high: progress.etaHighSeconds,
+    metric: progress.metric, end: progress.etaSeconds, low: progress.etaLowSeconds, high: progress.etaHighSeconds,
   };
 }
 
@@ -115,7 +115,7 @@ function Progress({ job, now }) {
   if (now?.high !== undefined) areas.push({ kind: "fan", points: [[at, share], [at + now.low, 1], [at + now.high, 1]] });
   if (now?.end !== undefined) lines.push({ kind: "fore", points: [[at, share], [at + now.end, 1]] });
   const last = now ? at + (now.high ?? now.end ?? 0) : job.ended;
-  const to = Math.max(last, ...ends.slice(-1), points.at(-1)?.[0] ?? 0);
+  const to = now ? Math.max(last, ...ends.slice(-1)) : last;
   lines.push({ kind: "done", points: now ? [...points, [at, share]] : points });
   return html`<${Curve} label="Progress" unit="% of its iterations" from=${beginOf(job)} to=${to} most=${100}
     lines=${lines.map(inPercent)} areas=${areas.map(inPercent)}>
@@ -149,8 +149,8 @@ function Speed({ job, now }) {
     <span class="fast">Speed</span>, last reported: ${writeNumber(job.speeds.at(-1))} iterations/s.<//>`;
 }
 
-function Metric({ job, name }) {
-  const points = pair(job.metrics, 2, 1);
+function Metric({ job, name, now }) {
+  const points = [...pair(job.metrics, 2, 1), ...(now?.metric === undefined ? [] : [[now.at, now.metric]])];
   if (!points.length) return null;
   const values = points.map(([, value]) => value);
   const [least, most] = [Math.min(...values), Math.max(...values)];
