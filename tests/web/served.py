@@ -21,28 +21,21 @@ LIMIT_S = 240
 
 QUESTION = {"job": "<i>b</i>", "most": 1, "policy": "fifo"}
 
+
+def make_future(*jobs: tuple[Any, ...], policy: str = "foresight") -> dict[str, Any]:
+    names = ("job", "gpus", "endsInSeconds", "spans")
+    return {"policy": policy, "jobs": [dict(zip(names, each, strict=True)) for each in jobs]}
+
+
 FUTURES = {
     "notes": ["1 GPU is out of use"],
     "futures": [
-        {
-            "policy": "foresight",
-            "jobs": [
-                {"job": "a", "gpus": 0, "endsInSeconds": 90.0, "spans": [10.0, 90.0, 2]},
-                {"job": "<i>b</i>", "gpus": 2, "endsInSeconds": 60.0, "spans": [0.0, 60.0, 2]},
-            ],
-        },
-        {
-            "policy": "fifo",
-            "jobs": [
-                {
-                    "job": "a",
-                    "gpus": 1,
-                    "endsInSeconds": 80.0,
-                    "spans": [0.0, 40.0, 1, 40.0, 80.0, 2],
-                },
-                {"job": "<i>b</i>", "gpus": 1, "endsInSeconds": None, "spans": [0.0, 100.0, 1]},
-            ],
-        },
+        make_future(("a", 0, 90.0, [10.0, 90.0, 2]), ("<i>b</i>", 2, 60.0, [0.0, 60.0, 2])),
+        make_future(
+            ("a", 1, 80.0, [0.0, 40.0, 1, 40.0, 80.0, 2]),
+            ("<i>b</i>", 1, None, [0.0, 100.0, 1]),
+            policy="fifo",
+        ),
     ],
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.loops import on_loop
 from tests.web.devtools import opened
 from tests.web.records import SCRIPT
 from tests.web.served import TOKEN, served
@@ -81,26 +82,23 @@ def test_what_is_vendored_is_what_its_hashes_say():
 
 
 @pytest.mark.processes
-def test_axe_finds_nothing_serious_in_any_view(chromium, tmp_path):
+@on_loop
+async def test_axe_finds_nothing_serious_in_any_view(chromium, tmp_path):
     axe = (VENDOR / "axe.min.js").read_text(encoding="utf-8")
-
-    async def look():
-        found = {}
-        async with each_view(chromium, tmp_path) as (page, show):
-            await page.evaluate(f"{axe}; null")
-            for view in READY:
-                await show(view)
-                for scheme in ("light", "dark"):
-                    features = [{"name": "prefers-color-scheme", "value": scheme}]
-                    await page.ask("Emulation.setEmulatedMedia", features=features)
-                    found[view, scheme] = await page.evaluate(SERIOUS)
-            # The form that asks for the token.
-            await page.evaluate("sessionStorage.clear(); location.hash = 'token=wrong'")
-            await page.until("document.querySelector('input[type=password]') !== null")
-            found["asking", "dark"] = await page.evaluate(SERIOUS)
-        assert found == {view: [] for view in found}
-
-    asyncio.run(look())
+    found = {}
+    async with each_view(chromium, tmp_path) as (page, show):
+        await page.evaluate(f"{axe}; null")
+        for view in READY:
+            await show(view)
+            for scheme in ("light", "dark"):
+                features = [{"name": "prefers-color-scheme", "value": scheme}]
+                await page.ask("Emulation.setEmulatedMedia", features=features)
+                found[view, scheme] = await page.evaluate(SERIOUS)
+        # The form that asks for the token.
+        await page.evaluate("sessionStorage.clear(); location.hash = 'token=wrong'")
+        await page.until("document.querySelector('input[type=password]') !== null")
+        found["asking", "dark"] = await page.evaluate(SERIOUS)
+    assert found == {view: [] for view in found}
 
 
 @pytest.mark.processes

@@ -13,6 +13,7 @@ import pytest
 
 from dlweb.games import Game, GameError, Games
 from dlweb.guarding import BEARER
+from tests.loops import on_loop
 from tests.sidecar.drivers import find_children
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -71,19 +72,15 @@ async def going(longest_s, game=ENDLESS):
 
 
 @real
-def test_a_game_has_as_much_processor_time_as_its_server_gives_it_time():
-    async def look():
-        async with going(299.5) as (playing, process):
-            limits = Path(f"/proc/{process}/limits")
-            await until(
-                lambda: "Max cpu time 300 301 seconds" in " ".join(limits.read_text().split())
-            )
-            os.kill(process, signal.SIGXCPU)
-            with pytest.raises(GameError, match="too much of the processor here; ask") as caught:
-                await asyncio.wait_for(playing, LIMIT_S)
-            assert caught.value.status == 504
-
-    asyncio.run(look())
+@on_loop
+async def test_a_game_has_as_much_processor_time_as_its_server_gives_it_time():
+    async with going(299.5) as (playing, process):
+        limits = Path(f"/proc/{process}/limits")
+        await until(lambda: "Max cpu time 300 301 seconds" in " ".join(limits.read_text().split()))
+        os.kill(process, signal.SIGXCPU)
+        with pytest.raises(GameError, match="too much of the processor here; ask") as caught:
+            await asyncio.wait_for(playing, LIMIT_S)
+        assert caught.value.status == 504
 
 
 @real
@@ -97,17 +94,14 @@ def test_a_game_ends_with_its_time():
 
 
 @real
-def test_a_game_has_no_variables_but_its_own(monkeypatch):
+@on_loop
+async def test_a_game_has_no_variables_but_its_own(monkeypatch):
     monkeypatch.setenv("DLJOB_STORE", "mongodb://user:secret@store")
-
-    async def look():
-        game = ENDLESS._replace(environment={"PATH": os.environ["PATH"]})
-        async with going(299.5, game) as (_, process):
-            command = Path(f"/proc/{process}/cmdline")
-            await until(lambda: b"http.server" in command.read_bytes())
-            assert b"secret" not in Path(f"/proc/{process}/environ").read_bytes()
-
-    asyncio.run(look())
+    game = ENDLESS._replace(environment={"PATH": os.environ["PATH"]})
+    async with going(299.5, game) as (_, process):
+        command = Path(f"/proc/{process}/cmdline")
+        await until(lambda: b"http.server" in command.read_bytes())
+        assert b"secret" not in Path(f"/proc/{process}/environ").read_bytes()
 
 
 def test_a_viewer_has_one_turn_and_all_of_them_a_few():
@@ -127,7 +121,8 @@ def test_a_viewer_has_one_turn_and_all_of_them_a_few():
 
 @real
 @pytest.mark.story
-def test_a_game_ends_with_its_viewer_and_the_next_one_is_played():
+@on_loop
+async def test_a_game_ends_with_its_viewer_and_the_next_one_is_played():
     class Endless(Told):
         game = ENDLESS
 
@@ -135,22 +130,18 @@ def test_a_game_ends_with_its_viewer_and_the_next_one_is_played():
             return self.game
 
     source = Endless()
-
-    async def look():
-        before = children()
-        async with served(source) as ask:
-            async with aiohttp.ClientSession() as viewer:
-                headers = {"Authorization": f"{BEARER}{TOKEN}"}
-                asked = asyncio.create_task(
-                    viewer.post(f"{ask.address}api/v1/what-if", json=QUESTION, headers=headers)
-                )
-                await until(lambda: children() - before)
-                asked.cancel()
-            await until(lambda: children() <= before)
-            source.game = echo(FUTURES)
-            # The turn is over a moment after the process.
-            while (answer := await ask.post("api/v1/what-if", QUESTION)).status == 429:
-                pass
-            assert answer.json == FUTURES
-
-    asyncio.run(look())
+    before = children()
+    async with served(source) as ask:
+        async with aiohttp.ClientSession() as viewer:
+            headers = {"Authorization": f"{BEARER}{TOKEN}"}
+            asked = asyncio.create_task(
+                viewer.post(f"{ask.address}api/v1/what-if", json=QUESTION, headers=headers)
+            )
+            await until(lambda: children() - before)
+            asked.cancel()
+        await until(lambda: children() <= before)
+        source.game = echo(FUTURES)
+        # The turn is over a moment after the process.
+        while (answer := await ask.post("api/v1/what-if", QUESTION)).status == 429:
+            pass
+        assert answer.json == FUTURES

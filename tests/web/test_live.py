@@ -10,7 +10,7 @@ from dlcore.recording.record import Ended, Record
 from dlweb.games import Game
 from dlweb.serving import SourceError
 from tests.web.records import SCRIPT
-from tests.web.served import TOKEN, Told
+from tests.web.served import TOKEN, Told, make_future
 from tests.web.test_queue_data import job
 
 pytestmark = pytest.mark.processes
@@ -160,26 +160,23 @@ CHOOSE = """
 
 
 def living():
-    """Make a source whose job of a hostile name trains, with a status; its record reaches to second 80."""
+    """Make a source whose job of a hostile name trains until second 80, and has a status."""
     source = Told()
     lines = [line for line in source.record.lines if not isinstance(line, Ended)]
     source.record = Record.of(replace(source.record.header, until=1080.0), lines)
     document = job(SCRIPT, phase="Running")
+    source.jobs = [document]
+    at = "1970-01-01T00:18:00Z"
+    ends = {"etaSeconds": 40, "etaLowSeconds": 30, "etaHighSeconds": 80}
+    progress = {"fraction": 0.5, "iterationsPerSecond": 1.5, "countedAt": at, **ends}
+    saved = {"type": "Saved", "status": "False", "reason": "NotYet", "message": "<b>none</b>"}
+    conditions = [{**saved, "lastTransitionTime": at}]
     document["spec"]["training"] = {"target": {"metric": "<i>loss</i>"}}
-    condition = {"type": "Saved", "status": "False", "reason": "NotYet", "message": "<b>none</b>"}
     document["status"] |= {
         "allocation": {"gpus": 2},
-        "progress": {
-            "fraction": 0.5,
-            "iterationsPerSecond": 1.5,
-            "countedAt": "1970-01-01T00:18:00Z",
-            "etaSeconds": 40,
-            "etaLowSeconds": 30,
-            "etaHighSeconds": 80,
-        },
-        "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:18:00Z"}],
+        "progress": progress,
+        "conditions": conditions,
     }
-    source.jobs = [document]
     return source
 
 
@@ -189,17 +186,14 @@ def test_a_job_shows_the_fan_of_its_end_its_conditions_and_where_it_is(watch):
     async def look(page):
         await page.until("document.querySelector('polygon') !== null")
         # At 80 s it is half done, and ends between 110 s and 160 s, where the axis ends.
-        fan = "document.querySelector('polygon').getAttribute('points').split(' ').map((each) => each.split(',').map(Number))"
-        assert await page.evaluate(fan) == [[240.0, 63.0], [330.0, 6.0], [480.0, 6.0]]
+        fan = await page.evaluate("document.querySelector('polygon').getAttribute('points')")
+        assert fan == "240.0,63.0 330.0,6.0 480.0,6.0"
+        assert await page.evaluate("document.querySelector('.here').getAttribute('cy')") == "34.5"
         text = await page.evaluate(TEXT)
         assert "in 40 s; between 30 s and 1 min 20 s" in text
         assert "Metric: <i>loss</i>" in text
         assert "SavedFalseNotYet<b>none</b>" in text
         assert "2, now250 %2" in text
-        assert (
-            await page.evaluate("document.querySelector('circle.here').getAttribute('cy')")
-            == "34.5"
-        )
         source.jobs[0]["status"]["progress"]["etaSeconds"] = 35
         await page.until(f"{TEXT}.includes('in 35 s')")
         assert page.complaints == []
@@ -232,22 +226,19 @@ def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(watch):
     watch(look, source, "&view=whatif")
 
 
-def make_future(ends):
-    jobs = [
-        {"job": f"job-{number}", "gpus": 1, "endsInSeconds": end, "spans": [0.0, end, 1]}
-        for number, end in enumerate(ends)
-    ]
-    return {"policy": "foresight", "jobs": jobs}
-
-
 def test_what_if_draws_of_many_jobs_those_whose_ends_differ_most(watch):
     ends = [100.0] * 400
     others = [*ends[:-2], 70.0, 150.0]
-    futures = {"notes": [], "futures": [make_future(ends), make_future(others)]}
+    futures = [
+        make_future(*((f"job-{number}", 1, end, [0.0, end, 1]) for number, end in enumerate(each)))
+        for each in (ends, others)
+    ]
 
     class Many(Told):
         def pose(self, question):
-            return Game(("json.tool",), json.dumps(futures).encode(), remedy="")
+            return Game(
+                ("json.tool",), json.dumps({"notes": [], "futures": futures}).encode(), remedy=""
+            )
 
     async def look(page):
         await page.until("document.querySelectorAll('select').length === 4")

@@ -10,7 +10,7 @@ import threading
 from dlcore.recording.record import decode, encode
 from dlweb.document import policy
 from dlweb.page_data import make_page_data
-from dlweb.serving import MOST_EXPLAINED, MOST_KEPT, SourceError
+from dlweb.serving import MOST_EXPLAINED, SourceError
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -36,50 +36,47 @@ def run(look, source=None, **options):
     asyncio.run(go())
 
 
-def test_without_the_token_nothing_is_told():
+def asked(test):
     source = Told()
+    return lambda: run(lambda ask: test(ask, source), source)
+
+
+@asked
+async def test_without_the_token_nothing_is_told(ask, source):
     wrong = ("", TOKEN, f"Bearer {TOKEN}x", "Bearer ", f"Basic {TOKEN}", f"bearer{TOKEN}")
-
-    async def look(ask):
-        for path, given in itertools.product(GUARDED, (*wrong, "Bearer \xfc")):
-            answer = await ask(path, Authorization=given)
-            assert answer.status == 401, (path, given)
-            assert answer.json["error"].startswith("the token is missing or wrong")
-            assert "evil" not in answer.text + str(answer.headers)
-        assert source.asked == 0
-
-    run(look, source)
+    for path, given in itertools.product(GUARDED, (*wrong, "Bearer \xfc")):
+        answer = await ask(path, Authorization=given)
+        assert answer.status == 401, (path, given)
+        assert answer.json["error"].startswith("the token is missing or wrong")
+        assert "evil" not in answer.text + str(answer.headers)
+    assert source.asked == 0
 
 
-def test_the_page_itself_has_nothing_in_it():
-    async def look(ask):
-        answer = await ask("", Authorization="")
-        assert answer.status == 200
-        assert "evil" not in answer.text
-        assert TOKEN not in answer.text
-        assert 'id="data"' not in answer.text
-
-    run(look)
+@asked
+async def test_the_page_itself_has_nothing_in_it(ask, source):
+    answer = await ask("", Authorization="")
+    assert answer.status == 200
+    assert "evil" not in answer.text
+    assert TOKEN not in answer.text
+    assert 'id="data"' not in answer.text
 
 
-def test_every_answer_tells_the_browser_to_trust_nothing():
-    async def look(ask):
-        for path, token in (
-            ("", ""),
-            ("api/v1/page", ""),
-            ("api/v1/page", f"Bearer {TOKEN}"),
-            ("x", ""),
-        ):
-            headers = (await ask(path, Authorization=token)).headers
-            assert SAFE.items() <= dict(headers).items()
-            allowed = headers["Content-Security-Policy"]
-            assert allowed == f"{policy(live=True)}; frame-ancestors 'none'"
-            assert "connect-src 'self'" in allowed
-            assert "unsafe" not in allowed
-            assert "Server" not in headers
-            assert not [name for name in headers if name.startswith("Access-Control")]
-
-    run(look)
+@asked
+async def test_every_answer_tells_the_browser_to_trust_nothing(ask, source):
+    for path, token in (
+        ("", ""),
+        ("api/v1/page", ""),
+        ("api/v1/page", f"Bearer {TOKEN}"),
+        ("x", ""),
+    ):
+        headers = (await ask(path, Authorization=token)).headers
+        assert SAFE.items() <= dict(headers).items()
+        allowed = headers["Content-Security-Policy"]
+        assert allowed == f"{policy(live=True)}; frame-ancestors 'none'"
+        assert "connect-src 'self'" in allowed
+        assert "unsafe" not in allowed
+        assert "Server" not in headers
+        assert not [name for name in headers if name.startswith("Access-Control")]
 
 
 def test_it_is_asked_by_any_address_of_the_loopback_and_by_no_name_that_others_can_choose():
@@ -114,57 +111,47 @@ def test_where_other_machines_reach_it_its_address_and_its_name_are_right():
     run(look, loopback=False, names=("gpu-7.lan",))
 
 
-def test_the_page_is_told_what_the_file_would_have():
-    async def look(ask):
-        answer = await ask("api/v1/page")
-        assert answer.json["jobs"][0]["name"] == SCRIPT
-        data = make_page_data(hostile_record())
-        assert answer.json["sums"]["csv"] == data.sums.csv
-        assert answer.json["length"] == data.length
-        assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
-        assert (await ask("api/v1/usage.csv")).text == data.sums.csv
-        plain = await ask("api/v1/page", Accept_Encoding="identity")
-        assert "Content-Encoding" not in plain.headers
-        assert plain.json == answer.json
-
-    run(look)
+@asked
+async def test_the_page_is_told_what_the_file_would_have(ask, source):
+    answer = await ask("api/v1/page")
+    assert answer.json["jobs"][0]["name"] == SCRIPT
+    data = make_page_data(hostile_record())
+    assert answer.json["sums"]["csv"] == data.sums.csv
+    assert answer.json["length"] == data.length
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert (await ask("api/v1/usage.csv")).text == data.sums.csv
+    plain = await ask("api/v1/page", Accept_Encoding="identity")
+    assert "Content-Encoding" not in plain.headers
+    assert plain.json == answer.json
 
 
-def test_the_record_is_told_as_its_file_has_it():
-    async def look(ask):
-        whole = await ask("api/v1/record")
-        assert whole.text == "".join(encode(hostile_record()))
-        part = decode(
-            (await ask("api/v1/record?since=1050")).text.splitlines(keepends=True), "answer"
-        )
-        assert part.header.since == 1050
-        # The lines before that time show the state of that time.
-        assert 0 < len(part.lines) < len(hostile_record().lines)
-        for wrong in ("x", "-1", "nan", "inf", ""):
-            answer = await ask(f"api/v1/record?since={wrong}")
-            assert answer.status == 400
-            assert answer.json["error"].startswith(f"since: {wrong!r} is no time")
-
-    run(look)
+@asked
+async def test_the_record_is_told_as_its_file_has_it(ask, source):
+    whole = await ask("api/v1/record")
+    assert whole.text == "".join(encode(hostile_record()))
+    part = decode((await ask("api/v1/record?since=1050")).text.splitlines(keepends=True), "answer")
+    assert part.header.since == 1050
+    # The lines before that time show the state of that time.
+    assert 0 < len(part.lines) < len(hostile_record().lines)
+    for wrong in ("x", "-1", "nan", "inf", ""):
+        answer = await ask(f"api/v1/record?since={wrong}")
+        assert answer.status == 400
+        assert answer.json["error"].startswith(f"since: {wrong!r} is no time")
 
 
-def test_a_viewer_that_has_the_newest_is_told_so_until_something_is_new():
-    source = Told()
-
-    async def look(ask):
-        tag = (await ask("api/v1/page")).headers["ETag"]
-        # Time passes, and a picture of it would be the same.
-        source.go_on(0.1)
-        same = await ask("api/v1/page", If_None_Match=tag)
-        assert (same.status, same.text) == (304, "")
-        source.go_on(50.0)
-        while (newer := await ask("api/v1/page", If_None_Match=tag)).status == 304:
-            pass
-        assert newer.status == 200
-        assert newer.json["length"] > make_page_data(hostile_record()).length
-        assert newer.headers["ETag"] != tag
-
-    run(look, source)
+@asked
+async def test_a_viewer_that_has_the_newest_is_told_so_until_something_is_new(ask, source):
+    tag = (await ask("api/v1/page")).headers["ETag"]
+    # Time passes, and a picture of it would be the same.
+    source.go_on(0.1)
+    same = await ask("api/v1/page", If_None_Match=tag)
+    assert (same.status, same.text) == (304, "")
+    source.go_on(50.0)
+    while (newer := await ask("api/v1/page", If_None_Match=tag)).status == 304:
+        pass
+    assert newer.status == 200
+    assert newer.json["length"] > make_page_data(hostile_record()).length
+    assert newer.headers["ETag"] != tag
 
 
 def test_fifty_viewers_cost_one_look():
@@ -178,29 +165,23 @@ def test_fifty_viewers_cost_one_look():
     run(look, source, every_s=3600.0)
 
 
-def test_a_source_that_is_away_is_told_and_asked_again():
-    source = Told()
+@asked
+async def test_a_source_that_is_away_is_told_and_asked_again(ask, source):
     source.problem = SourceError("no dljob up answers; start one")
-
-    async def look(ask):
-        answer = await ask("api/v1/page")
-        assert (answer.status, answer.json) == (503, {"error": "no dljob up answers; start one"})
-        source.problem = None
-        while (await ask("api/v1/page")).status != 200:
-            pass
-
-    run(look, source)
+    answer = await ask("api/v1/page")
+    assert (answer.status, answer.json) == (503, {"error": "no dljob up answers; start one"})
+    source.problem = None
+    while (await ask("api/v1/page")).status != 200:
+        pass
 
 
-def test_what_there_is_not_is_refused_in_a_sentence():
-    async def look(ask):
-        answer = await ask("api/v1/none")
-        assert (answer.status, answer.json) == (404, {"error": "GET /api/v1/none: Not Found"})
-        refused = await ask.post("api/v1/page", {})
-        assert refused.status == 405
-        assert refused.headers["Allow"] == "GET,HEAD"
-
-    run(look)
+@asked
+async def test_what_there_is_not_is_refused_in_a_sentence(ask, source):
+    answer = await ask("api/v1/none")
+    assert (answer.status, answer.json) == (404, {"error": "GET /api/v1/none: Not Found"})
+    refused = await ask.post("api/v1/page", {})
+    assert refused.status == 405
+    assert refused.headers["Allow"] == "GET,HEAD"
 
 
 def test_one_question_is_answered_at_a_time():
@@ -228,52 +209,44 @@ def test_one_question_is_answered_at_a_time():
     run(look, Slow())
 
 
-def test_a_question_is_json():
-    async def look(ask):
-        assert (await ask.post("api/v1/what-if", {})).json == {"error": "it is {}"}
-        assert (await ask.send("api/v1/what-if", b"{")).json == {"error": "the question is no JSON"}
-        # Nested deeper than a reader follows, and bytes that are no text.
-        for wrong in (b"[" * 60_000, b'"\xff"', b"\x80"):
-            refused = await ask.send("api/v1/what-if", wrong)
-            assert (refused.status, refused.json["error"]) == (400, "the question is no JSON")
-        assert (await ask.send("api/v1/what-if", b" " * 100_000)).status == 413
-
-    run(look)
+@asked
+async def test_a_question_is_json(ask, source):
+    assert (await ask.post("api/v1/what-if", {})).json == {"error": "it is {}"}
+    assert (await ask.send("api/v1/what-if", b"{")).json == {"error": "the question is no JSON"}
+    # Nested deeper than a reader follows, and bytes that are no text.
+    for wrong in (b"[" * 60_000, b'"\xff"', b"\x80"):
+        refused = await ask.send("api/v1/what-if", wrong)
+        assert (refused.status, refused.json["error"]) == (400, "the question is no JSON")
+    assert (await ask.send("api/v1/what-if", b" " * 100_000)).status == 413
 
 
-def test_viewers_who_get_no_futures_are_told_why_and_nothing_is_posed():
-    source = Told()
-
-    async def look(ask):
-        assert (await ask("api/v1/what-if")).json == {"allowed": True, "reason": ""}
-        source.withheld = "you may not; ask an administrator"
-        told = await ask("api/v1/what-if")
-        assert told.json == {"allowed": False, "reason": source.withheld}
-        refused = await ask.post("api/v1/what-if", QUESTION)
-        assert (refused.status, refused.json) == (403, {"error": source.withheld})
-
-    run(look, source)
+@asked
+async def test_viewers_who_get_no_futures_are_told_why_and_nothing_is_posed(ask, source):
+    assert (await ask("api/v1/what-if")).json == {"allowed": True, "reason": ""}
+    source.withheld = "you may not; ask an administrator"
+    told = await ask("api/v1/what-if")
+    assert told.json == {"allowed": False, "reason": source.withheld}
+    refused = await ask.post("api/v1/what-if", QUESTION)
+    assert (refused.status, refused.json) == (403, {"error": source.withheld})
 
 
-def test_jobs_the_queue_and_gpus_are_told_as_the_command_does():
-    source = Told()
+@asked
+async def test_jobs_the_queue_and_gpus_are_told_as_the_command_does(ask, source):
     source.jobs = [
         {"metadata": {"name": "a"}, "status": {"queue": {"ahead": 0}, "phase": "Queued"}}
     ]
     source.nodes = [{"name": "node-0", "gpuType": "", "gpus": [{"index": 0, "state": "free"}]}]
-
-    async def look(ask):
-        assert (await ask("api/v1/jobs")).json == {"items": source.jobs}
-        assert (await ask("api/v1/nodes")).json == {"items": source.nodes}
-        assert [item["job"] for item in (await ask("api/v1/queue")).json["items"]] == ["a"]
-        assert (await ask("api/v1/jobs/a")).json["message"] == "waits"
-        missing = await ask("api/v1/jobs/team/b")
-        assert (missing.status, missing.json) == (404, {"error": "team/b: there is no such job"})
-
-    run(look, source)
+    assert (await ask("api/v1/jobs")).json == {"items": source.jobs}
+    assert (await ask("api/v1/nodes")).json == {"items": source.nodes}
+    assert [item["job"] for item in (await ask("api/v1/queue")).json["items"]] == ["a"]
+    assert (await ask("api/v1/jobs/a")).json["message"] == "waits"
+    missing = await ask("api/v1/jobs/team/b")
+    assert (missing.status, missing.json) == (404, {"error": "team/b: there is no such job"})
 
 
-def test_many_questions_about_jobs_take_few_threads():
+def test_many_questions_about_jobs_take_few_threads_and_few_answers_are_kept(monkeypatch):
+    monkeypatch.setattr("dlweb.serving.MOST_KEPT", 12)
+
     class Slow(Told):
         def __init__(self):
             super().__init__()
@@ -284,6 +257,7 @@ def test_many_questions_about_jobs_take_few_threads():
         def explain(self, name):
             with self.counting:
                 self.now += 1
+                self.asked += 1
                 self.most = max(self.most, self.now)
                 if self.now == MOST_EXPLAINED:
                     self.full.set()
@@ -300,25 +274,10 @@ def test_many_questions_about_jobs_take_few_threads():
         answers = await asyncio.gather(*(ask(f"api/v1/jobs/{number}") for number in range(12)))
         assert {answer.status for answer in answers} == {200}
         assert source.most == MOST_EXPLAINED
-
-    run(look, source)
-
-
-def test_viewers_of_one_job_share_its_explanation_and_many_jobs_take_little_memory():
-    class Counting(Told):
-        def explain(self, name):
-            self.asked += 1
-            return {"name": name}
-
-    source = Counting()
-
-    async def look(ask):
-        for _ in range(3):
-            assert (await ask("api/v1/jobs/team/a")).json == {"name": "team/a"}
-        assert source.asked == 1
-        for number in range(MOST_KEPT):
+        for number in (*range(13), 12):
             await ask(f"api/v1/jobs/{number}")
-        await ask("api/v1/jobs/team/a")
-        assert source.asked == MOST_KEPT + 2
+        assert source.asked == 13
+        await ask("api/v1/jobs/0")
+        assert source.asked == 14
 
     run(look, source, every_s=3600.0)
