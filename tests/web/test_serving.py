@@ -63,12 +63,7 @@ async def test_the_page_itself_has_nothing_in_it(ask, source):
 
 @asked
 async def test_every_answer_tells_the_browser_to_trust_nothing(ask, source):
-    for path, token in (
-        ("", ""),
-        ("api/v1/page", ""),
-        ("api/v1/page", f"Bearer {TOKEN}"),
-        ("x", ""),
-    ):
+    for path, token in itertools.product(("", "api/v1/page", "x"), ("", f"Bearer {TOKEN}")):
         headers = (await ask(path, Authorization=token)).headers
         assert SAFE.items() <= dict(headers).items()
         allowed = headers["Content-Security-Policy"]
@@ -79,27 +74,19 @@ async def test_every_answer_tells_the_browser_to_trust_nothing(ask, source):
         assert not [name for name in headers if name.startswith("Access-Control")]
 
 
-def test_it_is_asked_by_any_address_of_the_loopback_and_by_no_name_that_others_can_choose():
-    foreign = (
-        "evil.example:80",
-        "127.0.0.1.evil.example",
-        "localhost.",
-        "[::1",
-        "192.0.2.1",
-        "a b",
-    )
-
-    async def look(ask):
-        # So that a tunnel leads to it.
-        for host in ("127.0.0.1", "127.0.0.1:9", "localhost:9000", "LOCALHOST", "[::1]:1"):
-            assert (await ask("api/v1/page", Host=host)).status == 200, host
-        for host in foreign:
-            for path in ("", "api/v1/page"):
-                answer = await ask(path, Host=host)
-                assert answer.status == 403, host
-                assert "asked by its address" in answer.json["error"]
-
-    run(look)
+@asked
+async def test_it_is_asked_by_any_address_of_the_loopback_and_by_no_name_that_others_can_choose(
+    ask, source
+):
+    foreign = ["evil.example:80", "127.0.0.1.evil.example", "localhost.", "[::1", "192.0.2.1"]
+    # So that a tunnel leads to it.
+    for host in ("127.0.0.1", "127.0.0.1:9", "localhost:9000", "LOCALHOST", "[::1]:1"):
+        assert (await ask("api/v1/page", Host=host)).status == 200, host
+    for host in (*foreign, "a b"):
+        for path in ("", "api/v1/page"):
+            answer = await ask(path, Host=host)
+            assert answer.status == 403, host
+            assert "asked by its address" in answer.json["error"]
 
 
 def test_where_other_machines_reach_it_its_address_and_its_name_are_right():
@@ -197,10 +184,8 @@ def test_one_question_is_answered_at_a_time():
         first = asyncio.create_task(ask.post("api/v1/what-if", QUESTION))
         assert await asyncio.to_thread(begun.wait, LIMIT_S)
         refused = await ask.post("api/v1/what-if", QUESTION)
-        assert (refused.status, refused.json["error"].partition(";")[0]) == (
-            429,
-            "another question is being answered",
-        )
+        assert refused.status == 429
+        assert "another question is being answered" in refused.json["error"]
         # Others look meanwhile.
         assert (await ask("api/v1/page")).status == 200
         may_end.set()
