@@ -17,6 +17,14 @@ export function Curve({ label, from, to, most, least = 0, lines = [], areas = []
   const ticks = [];
   for (let at = Math.ceil(from / apart) * apart; at <= to; at += apart) ticks.push(at);
   const anchor = (at) => (x(at) < room / 2 ? "start" : x(at) > WIDTH - room / 2 ? "end" : "middle");
+  // A label for which there is no room is left out.
+  let taken = -Infinity;
+  const labelled = ticks.filter((at) => {
+    const left = x(at) - { start: 0, middle: room / 2, end: room }[anchor(at)];
+    if (!step && left < taken) return false;
+    taken = left + room;
+    return true;
+  });
   return html`<figure class="curve"><h3>${label}</h3>
     <p class="quiet">${writeNumber(least)} to ${writeNumber(most)} ${unit}</p>
     <svg viewBox=${`0 -2 ${WIDTH} ${HEIGHT + AXIS + 2}`} role="img" aria-label=${label}>
@@ -26,6 +34,6 @@ export function Curve({ label, from, to, most, least = 0, lines = [], areas = []
       ${lines.map(({ kind, points }) => html`<polyline class=${kind} points=${draw(points)} />`)}
       ${dots.map(({ kind, point: [at, value], sure = 1 }) => kind === "came" ? html`<rect class=${kind} x=${x(at) - 3} y=${y(value) - 3} width="6" height="6" />`
         : html`<circle class=${kind} cx=${x(at)} cy=${y(value)} r="5" fill-opacity=${sure} />`)}
-      ${ticks.map((at) => html`<text x=${x(at)} y=${HEIGHT + AXIS - 4} text-anchor=${anchor(at)}>${write(at)}</text>`)}
+      ${labelled.map((at) => html`<text x=${x(at)} y=${HEIGHT + AXIS - 4} text-anchor=${anchor(at)}>${write(at)}</text>`)}
     </svg><figcaption>${children}</figcaption></figure>`;
 }

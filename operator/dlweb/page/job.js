@@ -128,7 +128,8 @@ function Progress({ job, now }) {
 const inPercent = (drawn) => ({ ...drawn, points: drawn.points.map(([at, share]) => [at, share * 100]) });
 
 // The speed over time, which is 0 from where the job stops or changes until it reports again.
-function listCourse({ speeds, history, pauses }) {
+function listCourse({ speeds: reported, history, pauses }, now) {
+  const speeds = now ? [...reported, now.at, now.share, now.gpus ? now.speed : 0] : reported;
   const course = [];
   for (let at = 0; at < speeds.length; at += 3) {
     const [time, share, speed, , laterShare, later] = speeds.slice(at, at + 6);
@@ -141,12 +142,12 @@ function listCourse({ speeds, history, pauses }) {
 }
 
 function Speed({ job, now }) {
-  const course = listCourse(job);
+  const course = listCourse(job, now);
   if (!job.speeds.length) return null;
   const to = Math.max(now ? now.at : job.ended, course.at(-1)[0]);
   const most = Math.max(...course.map(([, speed]) => speed));
   return html`<${Curve} label="Speed" unit="iterations/s" from=${course[0][0]} to=${to} most=${most} lines=${[{ kind: "fast", points: hold([...course, [to, course.at(-1)[1]]]) }]}>
-    <span class="fast">Speed</span>, last reported: ${writeNumber(job.speeds.at(-1))} iterations/s.<//>`;
+    <span class="fast">Speed</span>, last reported: ${writeNumber(now ? now.speed : job.speeds.at(-1))} iterations/s.<//>`;
 }
 
 function Metric({ job, name, now }) {
