@@ -75,9 +75,8 @@ async def test_the_end_of_a_job_is_posted_with_its_token_until_the_server_takes_
         await until(lambda: len(got) == 3)
         await sent.end()
     assert {authorization for _, authorization in got} == {"Bearer s3cret"}
-    document = got[-1][0]
-    assert (document["job"], document["event"], document["reason"]) == ("a", event, "Why")
-    assert document["text"] == "a: it is over"
+    told = [got[-1][0][key] for key in ("job", "event", "reason", "text")]
+    assert told == ["a", event, "Why", "a: it is over"]
 
 
 @on_loop
@@ -109,8 +108,8 @@ async def test_a_long_wait_is_reported_once():
         await until(lambda: got)
         await sent.end()
     [(document, _)] = got
-    assert document["event"] == "waits"
-    assert document["message"] == "waits for 61s: needs 4 GPUs"
+    said = document["event"], document["message"]
+    assert said == ("waits", "waits for 61s: needs 4 GPUs")
 
 
 @on_loop

@@ -96,5 +96,4 @@ def test_each_extra_alone_is_enough_for_its_part():
             max((part for part in ALL if f"{each}.".startswith(f"{part}.")), key=len, default=each)
             for each in modules
         }
-        # Without the extra of clusters, the package above it lacks one already.
         assert parts | {PREVIEW} == (ALL - PARTS[extra]) | {PREVIEW}, (extra, modules)
