@@ -39,4 +39,4 @@ def test_an_example_completes_on_a_cluster_as_it_is(view: View, path: Path):
 
     ends = view.wait(find_end, what=f"the end of {name}", seconds=LIMIT_SECONDS)
     assert ends == {"Complete": "True"}, view.tell()
-    assert view.columns(name)["PHASE"] == "Succeeded"
+    assert view.columns(name)["PHASE"] == "Completed"
