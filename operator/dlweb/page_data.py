@@ -9,7 +9,7 @@ binary search the part that it draws. Names and sentences have no character that
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,9 +33,9 @@ from dlcore.recording.usage import (
     Held,
     Interval,
     Timelines,
-    list_types,
     list_waiting,
     read_timelines,
+    sum_usage,
 )
 
 NO_DECISION = -1
@@ -160,7 +160,8 @@ def make_page_data(record: Record) -> PageData:
     header = record.header
     origin = _Origin(record.begin)
     timelines = read_timelines(record)
-    book = _Book(record, origin, timelines)
+    usage = sum_usage(record, timelines)
+    book = _Book(record, origin, timelines, held=usage.jobs)
     return PageData(
         title=printable(header.title),
         source=header.source.value,
@@ -168,10 +169,10 @@ def make_page_data(record: Record) -> PageData:
         missing=tuple(map(printable, header.missing)),
         epoch=origin.at if header.clock is Clock.EPOCH else None,
         length=max(0.0, origin.since(header.until)),
-        nodes=_list_nodes(record, origin, book, timelines),
+        nodes=_list_nodes(origin, book, timelines),
         jobs=book.list_jobs(),
         waiting=origin.flat(list_waiting(timelines)),
-        sums=_sums(make_report(record, By.NAMESPACE, timelines=timelines)),
+        sums=_sums(make_report(record, By.NAMESPACE, usage=usage)),
     )
 
 
@@ -203,12 +204,18 @@ class _Facts:
 
 
 class _Book:
-    def __init__(self, record: Record, origin: _Origin, timelines: Timelines) -> None:
+    def __init__(
+        self,
+        record: Record,
+        origin: _Origin,
+        timelines: Timelines,
+        *,
+        held: Mapping[str, Held],
+    ) -> None:
         self._origin = origin
         self._pauses = timelines.pauses
         self._facts: dict[str, _Facts] = {}
-        by_job = make_report(record, By.JOB, timelines=timelines)
-        self._held = {row.name: row.held for row in by_job.rows}
+        self._held = held
         for line in record.lines:
             self._take(line)
         for span in timelines.spans:
@@ -310,9 +317,8 @@ def _thin(points: Sequence[Point]) -> Sequence[Point]:
     return points[::-step][::-1] if step > 1 else points
 
 
-def _list_nodes(record: Record, origin: _Origin, book: _Book, timelines: Timelines) -> list[Node]:
+def _list_nodes(origin: _Origin, book: _Book, timelines: Timelines) -> list[Node]:
     """List the GPUs by node, both in the order of their names and numbers."""
-    types = list_types(record)
     spans: dict[GpuRef, list[tuple[float, float, int, int]]] = {}
     for span in timelines.spans:
         drawn = (
@@ -328,7 +334,7 @@ def _list_nodes(record: Record, origin: _Origin, book: _Book, timelines: Timelin
         out = timelines.outages.get(ref, ())
         lane = Lane(
             number=ref.number,
-            gpu_type=printable(types.get(ref, "")),
+            gpu_type=printable(timelines.types.get(ref, "")),
             known=origin.since(known),
             spans=[number for each in sorted(spans.get(ref, ())) for number in each],
             outages=[max(0.0, origin.since(at)) for each in out for at in each[:2]],

@@ -19,7 +19,7 @@ from dlcore.recording.record import (
 )
 from dlcore.recording.report import By, make_report
 from dlcore.recording.sums import sum_gpu_seconds
-from dlcore.recording.usage import read_timelines
+from dlcore.recording.usage import read_timelines, sum_usage
 from dloperator.nodes.nodes import Pool
 from dlportal.narrowing import PARTLY, narrow_jobs, narrow_nodes, narrow_record
 from dlportal.rights import Rights
@@ -69,7 +69,7 @@ def test_gpus_are_in_service_while_a_visible_job_has_them():
     narrowed = narrow_record(RECORD, RED_AND_NODES)
     timelines = read_timelines(narrowed)
     assert {ref.number for ref in timelines.gpus} == {0, 1, 2}
-    report = make_report(narrowed, By.NAMESPACE, timelines=timelines)
+    report = make_report(narrowed, By.NAMESPACE, usage=sum_usage(narrowed, timelines))
     assert report.idle == report.idle_while_waiting == 0.0
     assert report.out_of_service == 3 * 100.0 - 70.0
 

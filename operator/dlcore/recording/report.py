@@ -13,7 +13,7 @@ from typing import Any
 
 from dlcore.placement.limits import namespace_of
 from dlcore.recording.record import Record, Submitted
-from dlcore.recording.usage import Held, Holder, Timelines, Usage, Waste, read_timelines, sum_usage
+from dlcore.recording.usage import Held, Holder, Usage, Waste, sum_usage
 
 
 class By(StrEnum):
@@ -65,9 +65,9 @@ class Report:
         return self.held.total + self.idle_while_waiting + self.idle + self.out_of_service
 
 
-def make_report(record: Record, by: By, *, timelines: Timelines | None = None) -> Report:
-    """Divide the time of all GPUs between ``since`` and ``until``."""
-    usage = sum_usage(record, timelines or read_timelines(record))
+def make_report(record: Record, by: By, *, usage: Usage | None = None) -> Report:
+    """Divide the time of all GPUs between ``since`` and ``until``; sums up the usage if it is not given."""
+    usage = usage or sum_usage(record)
     causes: dict[str, float] = {}
     for waste, seconds in usage.wasted.items():
         causes[waste.cause] = causes.get(waste.cause, 0.0) + seconds

@@ -40,11 +40,14 @@ class Timelines:
     """When each job had GPUs and did not train."""
     repairs: Mapping[str, tuple[Interval, ...]]
     """The part of the pauses that follows from failures."""
+    restarts: frozenset[tuple[str, int]]
+    """The starts that follow from failures, by job and generation."""
     waits: tuple[Wait, ...]
     """When jobs waited for GPUs."""
     outages: Mapping[GpuRef, Sequence[Outage]]
     gpus: Mapping[GpuRef, float]
     """All GPUs, and from when on each is known."""
+    types: Mapping[GpuRef, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +107,20 @@ class Usage:
             sums[holder.job] = sums.get(holder.job, Held()) + held
         return sums
 
-    @property
-    def total(self) -> float:
-        free = (self.idle, self.wasted, self.out_of_service)
-        held = sum(each.total for each in self.held.values())
-        return held + sum(sum(each.values()) for each in free)
-
 
 def read_timelines(record: Record) -> Timelines:
     """Read the timelines of a record."""
-    pauses, repairs = _list_pauses(record)
+    restarts = _list_restarts(record)
+    pauses, repairs = _list_pauses(record, restarts)
     return Timelines(
         spans=list_spans(record),
         pauses=pauses,
         repairs=repairs,
+        restarts=restarts,
         waits=list_waits(record),
         outages=list_outages(record),
         gpus=list_gpus(record),
+        types=_list_types(record),
     )
 
 
@@ -144,10 +144,11 @@ def list_waiting(timelines: Timelines) -> tuple[Interval, ...]:
 Intervals = Mapping[str, tuple[Interval, ...]]
 
 
-def _list_pauses(record: Record) -> tuple[Intervals, Intervals]:
+def _list_pauses(
+    record: Record, restarts: frozenset[tuple[str, int]]
+) -> tuple[Intervals, Intervals]:
     """List when each job had GPUs and did not train, in the order of time, and the part that is due to failures."""
     resumed = _list_resumed(record)
-    repairs = _list_repairs(record)
     pauses: dict[str, list[Interval]] = {}
     repaired: dict[str, list[Interval]] = {}
     for stretch in list_stretches(record):
@@ -156,7 +157,7 @@ def _list_pauses(record: Record) -> tuple[Intervals, Intervals]:
             continue
         pause = Interval(stretch.begin, stretch.end)
         pauses.setdefault(stretch.job, []).append(pause)
-        if (stretch.job, stretch.generation) in repairs:
+        if (stretch.job, stretch.generation) in restarts:
             repaired.setdefault(stretch.job, []).append(pause)
     return _merge_each(pauses), _merge_each(repaired)
 
@@ -174,7 +175,7 @@ def _list_resumed(record: Record) -> frozenset[tuple[str, int]]:
     )
 
 
-def _list_repairs(record: Record) -> frozenset[tuple[str, int]]:
+def _list_restarts(record: Record) -> frozenset[tuple[str, int]]:
     """
     List the starts that follow from failures, by job and generation.
 
@@ -182,13 +183,13 @@ def _list_repairs(record: Record) -> frozenset[tuple[str, int]]:
     then, the next start is the one that follows from the failure.
     """
     decided: dict[str, set[int]] = {}
-    repairs: set[tuple[str, int]] = set()
+    restarts: set[tuple[str, int]] = set()
     has_failed: set[str] = set()
     for line in record.lines:
         if isinstance(line, Decided) and line.step != "wait":
             decided.setdefault(line.job, set()).add(line.generation)
             if line.cause in FAILURES or line.job in has_failed:
-                repairs.add((line.job, line.generation))
+                restarts.add((line.job, line.generation))
                 has_failed.discard(line.job)
         elif isinstance(line, Given) and line.generation not in decided.get(line.job, ()):
             # An allocation before the first decision that the record has says nothing.
@@ -197,8 +198,8 @@ def _list_repairs(record: Record) -> frozenset[tuple[str, int]]:
             if line.placement is None:
                 has_failed.add(line.job)
             else:
-                repairs.add((line.job, line.generation))
-    return frozenset(repairs)
+                restarts.add((line.job, line.generation))
+    return frozenset(restarts)
 
 
 def _merge(intervals: Iterable[Interval]) -> Iterator[Interval]:
@@ -250,7 +251,7 @@ def _sum_held(record: Record, timelines: Timelines) -> Mapping[Holder, Held]:
         sums[Holder(span.job, span.placement.gpu_type)] += Held(
             span.gpu_seconds - gpus * paused, gpus * (paused - repaired), gpus * repaired
         )
-    for loss in _list_losses(record):
+    for loss in _list_losses(record, timelines.restarts):
         held = sums[loss.holder]
         # The time of a job is an estimate from its speed, and a job cannot repeat more than it has trained.
         lost = min(loss.gpu_seconds, held.trained)
@@ -268,8 +269,7 @@ class _Loss(NamedTuple):
     is_failure: bool
 
 
-def _list_losses(record: Record) -> Iterator[_Loss]:
-    repairs = _list_repairs(record)
+def _list_losses(record: Record, restarts: frozenset[tuple[str, int]]) -> Iterator[_Loss]:
     started: dict[str, Given] = {}
     worked: dict[str, Given] = {}
     """The start of each job that reported last: the work was lost there."""
@@ -284,7 +284,7 @@ def _list_losses(record: Record) -> Iterator[_Loss]:
         before = worked.get(line.job, started[line.job]).placement
         worked[line.job] = started[line.job]
         if seconds > 0 and before is not None and line.at >= record.header.since:
-            is_failure = (line.job, started[line.job].generation) in repairs
+            is_failure = (line.job, started[line.job].generation) in restarts
             holder = Holder(line.job, before.gpu_type)
             yield _Loss(holder, seconds * before.gpus, is_failure)
 
@@ -297,7 +297,6 @@ class _Free(NamedTuple):
 
 def _sum_free(record: Record, timelines: Timelines) -> _Free:
     """Sum up the time in which no job had a GPU."""
-    types = list_types(record)
     held: dict[GpuRef, list[Interval]] = {}
     for span in timelines.spans:
         for ref in span.placement.refs():
@@ -305,7 +304,7 @@ def _sum_free(record: Record, timelines: Timelines) -> _Free:
     free: dict[str, list[Interval]] = {}
     out: dict[str, float] = {}
     for ref, first in timelines.gpus.items():
-        gpu_type = types.get(ref, "")
+        gpu_type = timelines.types.get(ref, "")
         missing = [Interval(each.begin, each.end) for each in timelines.outages.get(ref, ())]
         measure = _Measure(missing)
         for gap in _list_gaps(_merge(held.get(ref, ())), Interval(first, record.header.until)):
@@ -350,7 +349,7 @@ class _Area:
         return self._before[number] + self._levels[number] * (at - self._times[number])
 
 
-def list_types(record: Record) -> Mapping[GpuRef, str]:
+def _list_types(record: Record) -> Mapping[GpuRef, str]:
     """Return the type of each GPU."""
     types: dict[GpuRef, str] = {}
     for line in record.lines:
