@@ -141,12 +141,12 @@ class Request:
             find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
         ]
         fault = next((each.fault for each in found if each.fault), "")
-        if fault and self._saving.confirm is not Confirmation.EXIT:
-            # A program that ends takes its handlers back first; then its end is the answer.
-            self._ending = self._loop.call_later(self.ending_seconds, self._fail, fault)
-            return stamp_ns()
         if fault:
-            self._fail(fault)
+            if self._saving.confirm is Confirmation.EXIT:
+                self._fail(fault)
+            else:
+                # A program that ends takes its handlers back first; then its end is the answer.
+                self._ending = self._loop.call_later(self.ending_seconds, self._fail, fault)
             return stamp_ns()
         pids = [pid for each in found for pid in each.pids]
         since_ns = await_next_stamp()
