@@ -13,6 +13,7 @@ from dlclient.backend import BackendError
 from dlclient.demands import Fields, read_counts
 from dlclient.places import Place, opened
 from dlcore.documents.jobnames import full_name
+from dlctl.inputs.spans import read_begin_option
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,6 +30,18 @@ KUBECONFIG = click.option(
 )
 CONTEXT = click.option(
     "--context", default="", metavar="NAME", help="The context in the kubeconfig."
+)
+SINCE = click.option(
+    "--since",
+    callback=read_begin_option,
+    metavar="SPAN|TIME",
+    help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
+    " [default: the whole record]",
+)
+STORE = click.option(
+    "--store",
+    metavar="URL",
+    help="Read the store itself instead of asking a controller: a file, or a mongodb:// address.",
 )
 _OPTIONS = (
     click.option(

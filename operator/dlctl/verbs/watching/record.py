@@ -11,8 +11,7 @@ from dlclient.exporting.files import Format, render, write_file
 from dlclient.places import Place, opened
 from dlcontrol.recording.composing import compose
 from dlcore.recording.record import Header, Record, Source
-from dlctl.inputs.options import with_place
-from dlctl.inputs.spans import read_begin_option
+from dlctl.inputs.options import SINCE, STORE, with_place
 from dlctl.output.messages import say
 from dlctl.verbs.server.profiles import open_profiles
 from dlsim.results import writing
@@ -22,13 +21,7 @@ FORMATS = [each.value for each in Format]
 
 
 @click.command("record")
-@click.option(
-    "--since",
-    callback=read_begin_option,
-    metavar="SPAN|TIME",
-    help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
-    " [default: the whole record]",
-)
+@SINCE
 @click.option(
     "-o",
     "--output",
@@ -43,11 +36,7 @@ FORMATS = [each.value for each in Format]
     type=click.Choice(FORMATS),
     help="The format, instead of the one that the name of FILE means.",
 )
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Read the store itself instead of asking a controller: a file, or a mongodb:// address.",
-)
+@STORE
 @with_place
 def command(
     *, place: Place, since: float, output: str, form: str | None, store: str | None

@@ -9,8 +9,7 @@ from dlclient.places import Place
 from dlcore.problems import printable
 from dlcore.recording.record import Record, RecordError, decode
 from dlcore.recording.report import By, Report, list_parts, make_document, make_report
-from dlctl.inputs.options import output_option, with_place
-from dlctl.inputs.spans import read_begin_option
+from dlctl.inputs.options import SINCE, STORE, output_option, with_place
 from dlctl.output import printing
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say
@@ -28,18 +27,8 @@ NO_CAUSE = "no decision about the job yet"
     show_default=True,
     help="The rows. A user is the label dljob.io/user of a job, else its namespace; a type is one of GPUs.",
 )
-@click.option(
-    "--since",
-    callback=read_begin_option,
-    metavar="SPAN|TIME",
-    help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
-    " [default: the whole record]",
-)
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Read the store itself instead of asking a controller: a file, or a mongodb:// address.",
-)
+@SINCE
+@STORE
 @click.option(
     "--record",
     "path",
