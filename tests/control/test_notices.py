@@ -108,8 +108,7 @@ async def test_a_long_wait_is_reported_once():
         await until(lambda: got)
         await sent.end()
     [(document, _)] = got
-    said = document["event"], document["message"]
-    assert said == ("waits", "waits for 61s: needs 4 GPUs")
+    assert (document["event"], document["message"]) == ("waits", "waits for 61s: needs 4 GPUs")
 
 
 @on_loop
@@ -144,8 +143,7 @@ async def test_a_receiver_that_hangs_delays_only_its_notices_and_the_log_has_no_
 @on_loop
 async def test_the_queue_is_bounded(caplog):
     sent = Notices(Notify(command=("true",), on=("GpuBroken",)), lambda: NOW)
-    news = [(JOB, News("GpuBroken", "Xid"))] * (MOST_QUEUED + 1)
-    sent.take(make_scene(cast("a")), {}, news=news)
+    sent.take(make_scene(cast("a")), {}, news=[(JOB, News("GpuBroken", "X"))] * (MOST_QUEUED + 1))
     assert "too many notices" in caplog.text
     await sent.end()
 

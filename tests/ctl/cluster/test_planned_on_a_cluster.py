@@ -4,7 +4,8 @@ import pytest
 
 from tests.ctl.cluster.playing import home_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.processes, pytest.mark.story]
+# The first is no story yet: a plan once left a job without new GPUs, and the cause is not known.
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 LONG = 10**6
 SUBMISSIONS = {
@@ -48,6 +49,7 @@ def test_jobs_get_the_gpus_of_their_plans(scene, ada):
     assert steps == ["start", "start", "start", "wait"]
 
 
+@pytest.mark.story
 def test_a_user_who_sees_a_part_learns_which_right_is_missing(scene, as_user):
     eve = as_user(scene.user("eve", "dljob-edit"))
     told = eve("submit", eve.file(scene.stage.make_job("hers", iterations=1)), "--dry-run")
