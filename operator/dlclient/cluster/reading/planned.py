@@ -18,7 +18,7 @@ from dlcontrol.deciding.plans import plan_documents
 from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.gpus.marking import marked
 from dlcontrol.scheduling import Options
-from dlcontrol.settings import SettingsError, load_tree
+from dlcontrol.settings import Settings, SettingsError, load_tree
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import ConditionType
@@ -31,10 +31,9 @@ from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile, Speed
 from dloperator.jobs.entries import Jobs, Specs
 from dloperator.nodes.nodes import Pool, read_node
-from dloperator.settings import OperatorSettings
 from dlwire.messages import Shape
 
-NEEDED: Final = ("policy", "mechanism", "seed", "watched")
+NEEDED: Final = ("policy", "mechanism", "seed")
 GROUPS: Final = ("costs.", "limits.")
 """A decision depends on these settings, and on these groups of settings."""
 
@@ -99,7 +98,9 @@ class Planner:
         """``told`` has the facts about GPUs that the operator publishes."""
         loaded = _read_settings(settings)
         self._options = Options.of(loaded, _read_policy(loaded.policy))
-        self._watched = frozenset(loaded.watched)
+        self._watched = frozenset(
+            name for each in settings if each["name"] == "watched" for name in each["value"]
+        )
         self._pool, self._told, self._now = pool, told, now
 
     def plan(
@@ -166,7 +167,7 @@ class Planner:
         )
 
 
-def _read_settings(documents: Sequence[Json]) -> OperatorSettings:
+def _read_settings(documents: Sequence[Json]) -> Settings:
     """Read the settings that a decision depends on; an operator of another version may have further ones."""
     needed = {
         each["name"]: each["value"]
@@ -174,7 +175,7 @@ def _read_settings(documents: Sequence[Json]) -> OperatorSettings:
         if each["name"] in NEEDED or each["name"].startswith(GROUPS)
     }
     try:
-        return load_tree(OperatorSettings(), options=needed).settings
+        return load_tree(Settings(), options=needed).settings
     except SettingsError as error:
         raise CannotPlan(f"the settings of the operator cannot be read here: {error}") from error
 
