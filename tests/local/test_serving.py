@@ -663,11 +663,13 @@ def test_events_of_earlier_controllers_come_from_the_history(ask, up):
 
 def test_the_history_is_read_from_the_store_oldest_first(ask, up):
     ask.submit(job_document("a"))
+    now = time.time()
     lines = [
-        Decided(job="a", at=float(at), step=kind, sentence=kind, cost_seconds=cost)
+        Decided(job="a", at=now + at, step=kind, sentence=kind, cost_seconds=cost)
         for at, kind, cost in ((10, "start", None), (20, "reshape", 1.5), (30, "stop", None))
     ]
-    up.do(lambda stage: stage.keep(*lines))
+    former = Decided(job="a", at=now - 1000.0, step="start")
+    up.do(lambda stage: stage.keep(former, *lines))
     told = ask.get("/v1/jobs/a/history")["items"]
     assert [each["kind"] for each in told] == ["start", "reshape", "stop"]
     assert told[1]["costSeconds"] == 1.5

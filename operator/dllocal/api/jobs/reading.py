@@ -120,14 +120,21 @@ class JobsReading:
         return web.json_response({"name": entry.job.id, **answer})
 
     async def list_history(self, request: web.Request) -> web.Response:
-        """List the history of a job, oldest first."""
+        """List the history of a job, oldest first, without that of former jobs of its name."""
         job = JobId(request.match_info["name"])
         limit = min(MOST_HISTORY, int(read_number(request, "limit", usual=100.0)))
         # In a thread, because the store may be a slow server.
         entries = await asyncio.to_thread(self._parts.history, job, max(1, limit))
-        if not entries:
-            find_entry(self._registry, request)
-        items = [showing.history_document(line) for _, line in read_history(reversed(entries))]
+        # The history of a job that is gone outlives it.
+        present = (
+            self._registry.entries.get(job) if entries else find_entry(self._registry, request)
+        )
+        since = 0.0 if present is None else present.status.submitted_at
+        items = [
+            showing.history_document(line)
+            for _, line in read_history(reversed(entries))
+            if line.at >= since
+        ]
         return web.json_response({"items": items})
 
     async def list_logs(self, request: web.Request) -> web.Response:
