@@ -135,9 +135,9 @@ class Assumptions:
             but = " but the present one" if _shows_speed(state) else ""
             yield Knowledge.SPEED, f"no speed of it is known{but}"
         elif speeds.guessed:
-            yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} was never measured"
+            yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} is not measured yet"
         if state.job.batch.elastic and not self._has_other_batches(state.job.type):
-            yield Knowledge.BATCH, "its speed with other batch sizes was never measured"
+            yield Knowledge.BATCH, "its speed with other batch sizes is not measured yet"
         if not state.job.training.iterations_per_epoch:
             yield Knowledge.EPOCH, "how long its epochs are is unknown"
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from dlcore import cycle
 from dlcore.contract import Policy
 from dlcore.explaining import sentences as explaining
-from dlcore.model import JobId, JobState, Placement, Snapshot
+from dlcore.model import CauseCode, JobId, JobState, Placement, Snapshot
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting.predictor import Estimate, Predictor
 from dlcore.problems import listed
@@ -27,6 +27,7 @@ MOST_DECISIONS: Final = 200
 """No start beyond this number of decisions is predicted."""
 NO_TIME: Final = "the scheduler could not be played that far ahead in time"
 """The reason for a start that is unknown for want of time only, so that an earlier forecast still holds."""
+TOO_LARGE: Final = "all nodes together could not give it enough GPUs"
 MOST_NAMED: Final = 3
 SOON_S: Final = 1e-3
 
@@ -60,9 +61,9 @@ def foresee(
         for place, (job, begun) in enumerate(play.starts.items())
     }
     rest = sorted(play.missing, key=lambda job: (-waiting[job].job.priority, waiting[job].order))
-    because = play.why_no_further()
+    because, states = play.why_no_further(), _states(play.snapshot)
     for place, job in enumerate(rest, start=len(turns)):
-        turns[job] = Turn(place, None, because)
+        turns[job] = Turn(place, None, TOO_LARGE if _is_too_large(states[job]) else because)
     return turns
 
 
@@ -286,6 +287,10 @@ def _outcome(step: Start | Reshape | Move | Stop) -> Placement | None:
 
 def _states(snapshot: Snapshot) -> dict[JobId, JobState]:
     return {state.id: state for state in (*snapshot.running, *snapshot.pending)}
+
+
+def _is_too_large(state: JobState) -> bool:
+    return state.waiting is not None and state.waiting.code is CauseCode.TOO_LARGE
 
 
 def _ends(

@@ -78,11 +78,11 @@ def test_numbers_of_gpus_that_were_never_measured_are_named():
         (clause,) = assume(make_state(options=options))
         return clause
 
-    assert told(2, 8) == f"its speed on 8 GPUs was never measured; foresight {GUESSES}"
-    assert told(5, 8).startswith("its speed on 5 or 8 GPUs was never")
-    assert told(5, 6, 7, 8).startswith("its speed on 5, 6, 7 or 8 GPUs was never")
+    assert told(2, 8) == f"its speed on 8 GPUs is not measured yet; foresight {GUESSES}"
+    assert told(5, 8).startswith("its speed on 5 or 8 GPUs is not measured yet")
+    assert told(5, 6, 7, 8).startswith("its speed on 5, 6, 7 or 8 GPUs is not measured yet")
     # One between two measured ones is a guess as well, though a good one.
-    assert told(1, 3).startswith("its speed on 3 GPUs was never")
+    assert told(1, 3).startswith("its speed on 3 GPUs is not measured yet")
     # More than the cluster has are of no interest.
     assert assume(make_state(options=(4, 8)), n1=4) == ()
 
@@ -93,10 +93,10 @@ def test_types_of_gpu_are_named_where_there_are_several():
     profile = Profile(kind, {shape: Speed(speed) for shape, speed in shapes.items()})
     nodes: dict[str, Any] = {"n1": (2, "V100"), "n2": (2, "P100")}
     (clause,) = assume(make_state(options=(1, 2)), profiles=(profile,), **nodes)
-    assert clause.startswith("its speed on 2 GPUs was never measured")
+    assert clause.startswith("its speed on 2 GPUs is not measured yet")
     nothing = Profile(kind, {Shape(4, 1, "K80"): Speed(1.0)})
     (clause,) = assume(make_state(options=(1, 2)), profiles=(nothing,), **nodes)
-    assert clause.startswith("its speed on 1 or 2 GPUs of type P100 or V100 was never measured")
+    assert clause.startswith("its speed on 1 or 2 GPUs of type P100 or V100 is not measured yet")
     held = make_state(options=(1, 2), holds={"n1": (0,)}, gpu_type="V100")
     assert assume(held, profiles=(profile,), **nodes) == ()
 
@@ -116,6 +116,6 @@ def test_other_batches_are_missing_until_one_was_measured():
     training = Training(iterations=1000, iterations_per_epoch=100)
     state = make_state(options=(1,), batch=batch, training=training)
     (clause,) = assume(state, "ones")
-    assert clause == f"its speed with other batch sizes was never measured; ones {GUESSES}"
+    assert clause == f"its speed with other batch sizes is not measured yet; ones {GUESSES}"
     larger = Profile(KNOWN.type._replace(batch_size=128), {Shape(1, 1, ""): Speed(1.0)})
     assert assume(state, "ones", profiles=(KNOWN, larger)) == ()

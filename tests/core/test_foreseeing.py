@@ -7,7 +7,7 @@ import pytest
 
 from dlcontrol.deciding.futures import turn_document
 from dlcontrol.situation.status_documents import write_time
-from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, Turn, foresee
+from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
 from dlsim import policies
@@ -48,9 +48,7 @@ def test_what_is_not_known_is_not_foretold():
     assert [turn.ahead for turn in known.values()] == [0, 1]
     assert known["b"].unknown_because == "how long open trains is not known"
     large = turns(runs("a"), waits("large", gpus=8))
-    assert (
-        large["large"].unknown_because == "it does not start when the jobs that run now have ended"
-    )
+    assert large["large"].unknown_because == TOO_LARGE
 
 
 def test_a_job_of_unknown_length_keeps_only_those_waiting_that_need_its_gpus():
