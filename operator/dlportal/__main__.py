@@ -19,6 +19,7 @@ from dlkube.reviews import REMEMBERED_S, Reviews
 from dlkube.shown_certificate import NoCertificate, Shown, provide, renew
 from dlportal.portal import Portal
 from dlportal.posing import LONGEST_S
+from dlportal.proxying import PROOF, SHORTEST_SECRET, Names, Proxy
 from dlportal.source import Whole
 from dlweb.serving import listen, serve
 from dlwire.endpoints import read_endpoint
@@ -77,6 +78,34 @@ RENEWAL_S = 86_400.0
     "--no-tls", is_flag=True, help="Answer without TLS, behind a proxy that ends the users' TLS."
 )
 @click.option(
+    "--proxy-user",
+    default="",
+    metavar="HEADER",
+    help=f"The header by which a proxy names the user; the proxy proves itself by {PROOF}.",
+)
+@click.option(
+    "--proxy-user-prefix",
+    default="",
+    metavar="PREFIX",
+    help="What the API server puts before the names of these users.",
+)
+@click.option(
+    "--proxy-groups", default="", metavar="HEADER", help="The header with the user's groups."
+)
+@click.option(
+    "--proxy-groups-prefix",
+    default="",
+    metavar="PREFIX",
+    help="What the API server puts before the names of these groups.",
+)
+@click.option(
+    "--proxy-secret",
+    envvar="DLJOB_PROXY_SECRET",
+    default="",
+    metavar="SECRET",
+    help=f"The value of {PROOF}, of at least {SHORTEST_SECRET} characters.",
+)
+@click.option(
     "--review-seconds",
     type=click.FloatRange(min=0.0),
     default=REMEMBERED_S,
@@ -101,6 +130,11 @@ def main(  # noqa: PLR0913 - an argument for each option
     tls: Path | None,
     make_tls: bool,
     no_tls: bool,
+    proxy_user: str,
+    proxy_user_prefix: str,
+    proxy_groups: str,
+    proxy_groups_prefix: str,
+    proxy_secret: str,
     review_seconds: float,
     what_if_seconds: float,
 ) -> None:
@@ -110,6 +144,15 @@ def main(  # noqa: PLR0913 - an argument for each option
         raise click.UsageError(
             "tokens of users come in here: name a folder with --tls FOLDER, or, behind a proxy with TLS, --no-tls"
         )
+    proxy = None
+    if proxy_user:
+        users = Names(proxy_user, proxy_user_prefix)
+        proxy = Proxy(users, Names(proxy_groups, proxy_groups_prefix), secret=proxy_secret)
+        if len(proxy_secret) < SHORTEST_SECRET:
+            raise click.UsageError(
+                f"--proxy-user: each pod can send this header; give the proxy a secret of at least {SHORTEST_SECRET}"
+                " characters by --proxy-secret"
+            )
     try:
         listened = read_endpoint(address)
     except ValueError as error:
@@ -125,7 +168,7 @@ def main(  # noqa: PLR0913 - an argument for each option
 
             def open_portal(api: ApiServer) -> Portal:
                 reviews = Reviews(api, remembered_s=review_seconds)
-                return Portal(whole, reviews, hosts, longest_s=what_if_seconds)
+                return Portal(whole, reviews, hosts, proxy=proxy, longest_s=what_if_seconds)
 
             asyncio.run(_run(connection.access, open_portal, door=door, tls=shown, made=made))
     except (BackendError, NoCertificate, OSError) as error:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from dlkube.client import Rejected, Unreachable
 from dlkube.reviews import Reviews, TooMany, User
+from dlportal.proxying import PROOF, Proxy
 from dlportal.sessions import LONGEST_S, Sessions
 from dlweb.guarding import GUARDED, LOCALHOST, Handler, is_host_ours, read_bearer, refuse
 
@@ -30,9 +31,10 @@ UNKNOWN: Final = (
 class Gate:
     """Lets requests of known users pass, and opens and closes their sessions."""
 
-    def __init__(self, reviews: Reviews, hosts: Collection[str]) -> None:
+    def __init__(self, reviews: Reviews, hosts: Collection[str], *, proxy: Proxy | None) -> None:
         """A request names the server by an address, or by one of ``hosts``."""
         self._reviews = reviews
+        self._proxy = proxy
         self._names = frozenset({LOCALHOST, *(host.lower() for host in hosts)})
         self._sessions = Sessions()
 
@@ -84,6 +86,8 @@ class Gate:
 
     async def _identify(self, request: web.Request) -> User | web.Response:
         """Return the user whose request it is, or a refusal."""
+        if self._proxy is not None and PROOF in request.headers:
+            return self._proxy.identify(request)
         # A program that sends a token means that user, also where a cookie of another one comes along.
         if "Authorization" in request.headers:
             return await self._review(read_bearer(request))

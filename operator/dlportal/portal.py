@@ -14,6 +14,7 @@ from dlkube.client import Rejected, Unreachable
 from dlkube.reviews import Reviews, User
 from dlportal.gate import SESSION, USER, Gate
 from dlportal.posing import LONGEST_S, MOST_GAMES
+from dlportal.proxying import Proxy
 from dlportal.rights import Rights, read_rights
 from dlportal.source import Narrowed, Whole
 from dlweb.document import write_live_page
@@ -44,6 +45,7 @@ class Portal:
         reviews: Reviews,
         hosts: Collection[str] = (),
         *,
+        proxy: Proxy | None = None,
         record_s: float = RECORD_S,
         present_s: float = PRESENT_S,
         longest_s: float = LONGEST_S,
@@ -51,7 +53,7 @@ class Portal:
         """A question about futures is given up after ``longest_s``."""
         self._whole = whole
         self._reviews = reviews
-        self._gate = Gate(reviews, hosts)
+        self._gate = Gate(reviews, hosts, proxy=proxy)
         self._every = {"every_s": record_s, "present_s": present_s}
         self._games = Games(most=MOST_GAMES, longest_s=longest_s)
         self._servers: dict[Rights, Server] = {}

@@ -40,6 +40,10 @@ REFUSED = {
         {"settings": {"pods": {"image": "x"}}},
         "value must be 'left out here: it is set by the value sidecar.image'",
     ),
+    "a proxy without a secret": (
+        {"web": {"proxy": {"userHeader": "X-User"}}},
+        "value must be 'the name of a Secret where web.proxy.userHeader is given",
+    ),
     "root": ({"podSecurity": {"user": 0}}, "at '/podSecurity/user': minimum: got 0, want 1"),
     "an amount that is none": (
         {"resources": {"limits": {"memory": "much"}}},

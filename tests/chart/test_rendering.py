@@ -297,7 +297,12 @@ def test_rarer_values_reach_the_pods(helm):
         {
             "podSecurity": {"user": None, "group": None},
             "store": {"type": "mongodb", "mongodb": mongodb},
-            "web": {"enabled": True, "whatIfSeconds": 12.5, "store": {"existingSecret": reader}},
+            "web": {
+                "enabled": True,
+                "whatIfSeconds": 12.5,
+                "store": {"existingSecret": reader},
+                "proxy": {"userHeader": "X-User", "existingSecret": {"name": "door"}},
+            },
             "scheduler": {"enabled": True},
             "metrics": {"protected": True, "monitor": "service"},
         },
@@ -318,6 +323,9 @@ def test_rarer_values_reach_the_pods(helm):
     assert "--what-if-seconds=12.5" in web["args"]
     environment = {each["name"]: each for each in web["env"]}
     assert environment["DLJOB_STORE"]["valueFrom"] == {"secretKeyRef": reader}
+    door = {"name": "door", "key": "secret"}
+    assert environment["DLJOB_PROXY_SECRET"]["valueFrom"] == {"secretKeyRef": door}
+    assert "--proxy-user=X-User" in web["args"]
     [scheduler] = rendered.pod("dljob-scheduler")["containers"]
     assert scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.35.2"
     [endpoint] = rendered.find("ServiceMonitor")["spec"]["endpoints"]
