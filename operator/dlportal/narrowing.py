@@ -1,18 +1,19 @@
 """
 A record and lists, narrowed to what a user may see.
 
-A GPU that no visible job has is shown neither as free nor as held: its job may not be seen.
+With the right to list nodes, other jobs are anonymous blocks: their GPUs are held, by one "another job" for all of
+them. Without it, a GPU is shown while a visible job has it.
 
 Pure.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from dlclient.cluster.reading.gpus import HIDDEN, UNKNOWN
+from dlclient.cluster.reading.gpus import HIDDEN
 from dlcore.documents.jobnames import full_name
-from dlcore.model import GpuRef, NodeName
+from dlcore.recording.narrowing import WITHHELD, list_held, narrow
 from dlcore.recording.record import Gpu, Line, Record
 from dlcore.recording.sums import list_spans
 from dlkube.documents import JsonObject
@@ -21,7 +22,15 @@ from dlportal.rights import Rights
 SHOWN: Final = ("index", "state", "job", "worker", "since")
 """Fields of a visible job's GPU. The reason why it is out of service may name other jobs, and is not part of its job."""
 
+HELD: Final = "held"
+"""The state of a GPU that a hidden job has, also while it is reserved for that job or out of service."""
+
 PARTLY: Final = (
+    "you see the jobs of namespaces in which you may list DLJobs, and of all others only the GPUs"
+    " that they hold; a GPU is also idle while only jobs wait that you may not see"
+)
+
+THEIRS: Final = (
     "you see the jobs of namespaces in which you may list DLJobs; a GPU that none of them has"
     " is shown as out of service, because it is free or held by a job that you may not see"
 )
@@ -48,60 +57,30 @@ def _narrow_gpu(gpu: JsonObject, rights: Rights) -> Iterator[JsonObject]:
     if job is not None and rights.shows(job):
         yield {name: gpu[name] for name in SHOWN if name in gpu}
     elif rights.nodes:
-        # Also where it is out of service: a GPU that a hidden job has is not shown so, and would differ from a free one.
-        yield {"index": gpu["index"], "state": UNKNOWN, "reason": HIDDEN}
+        # Not since when, because the time of the hidden job's latest change counts its changes.
+        state = gpu["state"] if job is None else HELD
+        reason = {"reason": WITHHELD} if state == "unavailable" else {}
+        yield {"index": gpu["index"], "state": state, **reason}
 
 
 def narrow_record(record: Record, rights: Rights) -> Record:
-    """Leave out lines about other jobs; GPUs are in service while a visible job has them."""
+    """Leave out lines about other jobs; without the right to list nodes, also GPUs while no visible job has them."""
     if rights.has_all:
         return record
-    of_jobs = [line for line in record.lines if not isinstance(line, Gpu)]
-    jobs = [line for line in of_jobs if rights.shows(line.job)]
-    hidden = {line.job for line in of_jobs if not rights.shows(line.job)}
-    # A sentence about a gap may be about one job, and then it names that job.
-    told = [each for each in record.header.missing if not any(job in each for job in hidden)]
-    header = replace(record.header, missing=(*told, PARTLY))
-    narrowed = Record.of(header, jobs)
-    gpus = [line for line in record.lines if isinstance(line, Gpu)] if rights.nodes else []
-    first = min((line.at for line in jobs), default=header.until)
-    return Record.of(header, [*_hide(gpus, first), *_show_held(narrowed), *jobs])
-
-
-def _hide(lines: Iterable[Gpu], first: float) -> Iterator[Gpu]:
-    """Yield a line for each GPU from its first appearance, but not before the ``first`` line of a visible job."""
-    known: set[GpuRef] = set()
-    for line in lines:
-        ref = GpuRef(NodeName(line.node), line.gpu)
-        if ref not in known:
-            known.add(ref)
-            # The record of an API server begins with its first job, which may be a hidden one.
-            at = max(line.at, first)
-            yield replace(line, at=at, in_service=False, reason=HIDDEN, uuid="")
+    if rights.nodes:
+        return narrow(record, rights.shows, PARTLY)
+    narrowed = narrow(record, rights.shows, THEIRS)
+    jobs = [line for line in narrowed.lines if not isinstance(line, Gpu)]
+    return Record.of(narrowed.header, [*_show_held(narrowed), *jobs])
 
 
 def _show_held(record: Record) -> Iterator[Line]:
     """Yield when visible jobs have GPUs."""
-    held: dict[GpuRef, list[tuple[float, float]]] = {}
-    types: dict[GpuRef, str] = {}
-    for span in list_spans(record):
-        for ref in span.placement.refs():
-            held.setdefault(ref, []).append((span.begin, span.end))
-            types[ref] = span.placement.gpu_type
-    for ref, intervals in held.items():
-        for begin, end in _join(intervals):
+    spans = list_spans(record)
+    types = {ref: span.placement.gpu_type for span in spans for ref in span.placement.refs()}
+    for ref, intervals in list_held(spans).items():
+        for begin, end in intervals:
             line = Gpu(at=begin, node=ref.node, gpu=ref.number, gpu_type=types[ref])
             yield line
             if end < record.header.until:
                 yield replace(line, at=end, in_service=False, reason=HIDDEN)
-
-
-def _join(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Make one interval of those that touch."""
-    joined: list[tuple[float, float]] = []
-    for begin, end in sorted(intervals):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return joined

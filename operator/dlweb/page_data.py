@@ -61,6 +61,8 @@ class Lane:
     """Begin and end."""
     reasons: list[str]
     """The reason for each outage."""
+    others: list[float]
+    """Begin and end of times in which a job that the viewer may not see has the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,7 @@ class Sums:
     idle: float
     idle_while_waiting: float
     out_of_service: float
+    held_by_others: float
     namespaces: list[tuple[str, float, float, float, float]]
     """Name, trained, lost to changes, lost to failures, idle while a job of it had waited longest."""
     causes: list[tuple[str, float]]
@@ -331,7 +334,8 @@ def _list_nodes(origin: _Origin, book: _Book, timelines: Timelines) -> list[Node
             spans.setdefault(ref, []).append(drawn)
     nodes: dict[NodeName, list[Lane]] = {}
     for ref, known in sorted(timelines.gpus.items(), key=_natural):
-        out = timelines.outages.get(ref, ())
+        outages = timelines.outages.get(ref, ())
+        out = [each for each in outages if not each.is_held]
         lane = Lane(
             number=ref.number,
             gpu_type=printable(timelines.types.get(ref, "")),
@@ -339,6 +343,9 @@ def _list_nodes(origin: _Origin, book: _Book, timelines: Timelines) -> list[Node
             spans=[number for each in sorted(spans.get(ref, ())) for number in each],
             outages=[max(0.0, origin.since(at)) for each in out for at in each[:2]],
             reasons=[printable(each.reason) for each in out],
+            others=[
+                max(0.0, origin.since(at)) for each in outages if each.is_held for at in each[:2]
+            ],
         )
         nodes.setdefault(ref.node, []).append(lane)
     return [Node(name=printable(name), lanes=lanes) for name, lanes in nodes.items()]
@@ -361,6 +368,7 @@ def _sums(report: Report) -> Sums:
         idle=report.idle,
         idle_while_waiting=report.idle_while_waiting,
         out_of_service=report.out_of_service,
+        held_by_others=report.held_by_others,
         namespaces=[
             (
                 printable(row.name),

@@ -68,15 +68,19 @@ def states(house, user):
     return {gpu["index"]: gpu["state"] for gpu in node["gpus"]}
 
 
-def test_gpus_of_others_are_seen_by_the_right_to_list_nodes_and_then_without_a_word_on_them(house):
+def test_by_the_right_to_list_nodes_other_jobs_are_blocks_without_a_word_on_them(house):
     assert states(house, "red") == {0: "in use", 1: "in use"}
-    assert states(house, "blue") == {0: "unknown", 1: "unknown", 2: "in use", 3: "unknown"}
+    assert states(house, "blue") == {0: "held", 1: "held", 2: "in use", 3: "free"}
     assert states(house, "chief") == {0: "in use", 1: "in use", 2: "in use", 3: "free"}
     _, page = house.ask("/api/v1/page", "chief")
     assert {job["name"] for job in page["jobs"]} == {f"{RED}/red-runs", f"{BLUE}/blue-runs"}
     _, page = house.ask("/api/v1/page", "blue")
-    assert len(page["nodes"][0]["lanes"]) == 4
-    assert page["sums"]["idle"] == 0
+    first, second, mine, free = page["nodes"][0]["lanes"]
+    assert first["others"] == second["others"] != []
+    assert mine["others"] == free["others"] == first["spans"] == free["spans"] == []
+    sums = page["sums"]
+    assert sums["held_by_others"] == pytest.approx(2 * sums["trained"], rel=0.1)
+    assert sums["idle"] > 0
     assert any("may not see" in sentence for sentence in page["missing"])
     # An option of a command is no remedy for a user who looks at a page.
     assert any("store.type in the chart" in sentence for sentence in page["missing"])

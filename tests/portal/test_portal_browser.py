@@ -131,6 +131,5 @@ async def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, chromi
         # The user can only go, and another one come.
         await log_out(page)
         await log_in(page, house.tokens["blue"])
-        # A GPU that blue may not know of looks like no idle one.
-        await page.until(f"{TEXT}.includes('4 GPUs: 1 in use, 3 unknown')")
+        await page.until(f"{TEXT}.includes('4 GPUs: 1 idle, 1 in use, 2 held by other jobs')")
         assert RED not in await page.evaluate(SHOWN)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcore.recording.record import Gpu, Record
 from tests.loops import on_loop
 from tests.web.devtools import opened
 from tests.web.records import SCRIPT
@@ -24,13 +25,17 @@ VENDOR = Path(__file__).parent / "vendor"
 
 READY = {
     "lanes": "document.querySelector('canvas') !== null",
-    "now": "document.querySelectorAll('.gpu').length === 3",
+    "lanes of others": "document.querySelector('.told h2')?.textContent === 'another job'",
+    "now": "document.querySelectorAll('.gpu').length === 4",
     "jobs": "document.querySelector('tbody') !== null",
     "job": "document.querySelector('polygon') !== null",
     "usage": "document.querySelector('.stack') !== null",
     "whatif": "document.querySelectorAll('select')[1]?.options.length === 4",
 }
 """When a view shows what it has."""
+
+PLACES = {"job": f"view=jobs&job={SCRIPT}", "lanes of others": "view=lanes&gpu=2&at=50"}
+"""The addresses of views, where they say more than the view."""
 
 SERIOUS = """
 axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => violations
@@ -48,7 +53,9 @@ PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
 
 def source():
     told = living()
-    told.nodes = NODES
+    held = Gpu(at=1020.0, node="node-2", gpu=2, in_service=False, held=True)
+    told.record = Record.of(told.record.header, [*told.record.lines, held])
+    told.nodes = [{**NODES[0], "gpus": [*NODES[0]["gpus"], {"index": 3, "state": "held"}]}]
     told.jobs += [job("a", ahead=0), job("<i>b</i>", phase="Running"), job("c", phase="Completed")]
     return told
 
@@ -63,7 +70,7 @@ async def each_view(chromium, tmp_path):
         await page.until("document.querySelector('nav') !== null")
 
         async def show(view):
-            place = f"view=jobs&job={SCRIPT}" if view == "job" else f"view={view}"
+            place = PLACES.get(view, f"view={view}")
             await page.evaluate(f"location.hash = new URLSearchParams({json.dumps(place)})")
             await page.until(READY[view])
             if view == "whatif":

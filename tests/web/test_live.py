@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dlcore.recording.record import Ended, Record
+from dlcore.recording.record import Ended, Gpu, Record
 from dlweb.games import Game
 from dlweb.serving import SourceError
 from tests.web.records import SCRIPT
@@ -87,6 +87,36 @@ NODES = [
         ],
     }
 ]
+
+
+@pytest.mark.parametrize("view", ["now", "usage", "lanes&gpu=2&at=50"])
+def test_gpus_of_jobs_that_the_viewer_may_not_see_are_blocks(watch, view):
+    source = Told()
+    held = Gpu(at=1040.0, node="node-2", gpu=7, in_service=False, held=True)
+    free = replace(held, at=1075.0, in_service=True, held=False)
+    source.record = Record.of(source.record.header, [*source.record.lines, held, free])
+    source.nodes = [{**NODES[0], "gpus": [{"index": 7, "state": "held"}]}]
+    expected = {
+        "now": "1 GPUs: 1 held by other jobs",
+        "usage": "Held by other jobs35 GPU-s",
+        "lanes&gpu=2&at=50": "another job",
+    }
+
+    async def look(page):
+        await page.until("document.querySelector('main section') !== null")
+        await page.until(f"{TEXT}.includes({expected[view]!r})")
+        if view == "now":
+            label = "document.querySelector('.gpu').getAttribute('aria-label')"
+            assert await page.evaluate(label) == "GPU 7: held by another job"
+        elif view != "usage":
+            told = "document.querySelector('.told').textContent"
+            assert "node-2, GPU 7: " in await page.evaluate(told)
+            assert "(35 s)" in await page.evaluate(told)
+            legend = "document.querySelector('.legend').textContent"
+            assert "held by another job" in await page.evaluate(legend)
+        assert page.complaints == []
+
+    watch(look, source, f"&view={view}")
 
 
 def test_of_much_that_the_record_lacks_the_first_is_shown_and_the_rest_is_a_click_away(watch):

@@ -76,14 +76,12 @@ class _Gpus:
         for ref, found in outages.items():
             for outage in found:
                 # A track of its own, because a job may keep a GPU that is out of service.
+                lane = ": held by other jobs" if outage.is_held else ": out of service"
+                name = "another job" if outage.is_held else outage.reason or "out of service"
                 drawn = Slice(
-                    outage.begin,
-                    outage.end,
-                    outage.reason or "out of service",
-                    SERVICE_CATEGORY,
-                    {"reason": outage.reason},
+                    outage.begin, outage.end, name, SERVICE_CATEGORY, {"reason": outage.reason}
                 )
-                self._drawing.add_slice(self._track(ref, ": out of service"), drawn)
+                self._drawing.add_slice(self._track(ref, lane), drawn)
         self._draw_spans()
 
     def _track(self, ref: GpuRef, lane: str = "") -> int:

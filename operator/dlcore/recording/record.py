@@ -28,6 +28,7 @@ _NAME = Text(512)
 _SENTENCE = Text(8192)
 _MOST = 100_000
 """Maximum length of a list in a line; a longer one means that the record is damaged."""
+MOST_MISSING = 100
 
 
 class RecordError(Exception):
@@ -139,7 +140,7 @@ class Header:
     policy: str = field(default="", metadata=wire(_NAME))
     title: str = field(default="", metadata=wire(_SENTENCE))
     """Name of the machine, cluster or trace."""
-    missing: tuple[str, ...] = field(default=(), metadata=wire(Each(_SENTENCE, 100)))
+    missing: tuple[str, ...] = field(default=(), metadata=wire(Each(_SENTENCE, MOST_MISSING)))
     """Gaps of the source, as sentences; empty: nothing is known to be missing."""
 
 
@@ -156,6 +157,8 @@ class Gpu:
     in_service: bool = field(default=True, metadata=wire(Flag()))
     reason: str = field(default="", metadata=wire(_SENTENCE))
     """Why it is out of service."""
+    held: bool = field(default=False, metadata=wire(Flag()))
+    """A job that the reader may not see has it; not out of service, and no job of this record gets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,8 @@ class Report:
     out_of_service: float
     causes: Mapping[str, float]
     """Idle GPU-seconds while jobs waited, by the cause for which the longest wait went on."""
+    held_by_others: float = 0.0
+    """Jobs that the reader may not see had the GPU."""
 
     @property
     def held(self) -> Held:
@@ -62,7 +64,8 @@ class Report:
 
     @property
     def total(self) -> float:
-        return self.held.total + self.idle_while_waiting + self.idle + self.out_of_service
+        jobs = self.held.total + self.held_by_others
+        return jobs + self.idle_while_waiting + self.idle + self.out_of_service
 
 
 def make_report(record: Record, by: By, *, usage: Usage | None = None) -> Report:
@@ -78,6 +81,7 @@ def make_report(record: Record, by: By, *, usage: Usage | None = None) -> Report
         rows=_list_rows(usage, _namer(record, by)),
         idle=sum(usage.idle.values()),
         out_of_service=sum(usage.out_of_service.values()),
+        held_by_others=sum(usage.foreign.values()),
         causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
     )
 
@@ -98,6 +102,8 @@ def list_parts(report: Report) -> list[Mapping[str, Any]]:
             (name, "idle while a job waits", row.idle_while_waiting),
         ]
     rows += [("", "idle", report.idle), ("", "out of service", report.out_of_service)]
+    if report.held_by_others:
+        rows.append(("", "held by other jobs", report.held_by_others))
     return [
         {report.by.value: name, "what": what, "gpu_seconds": round(seconds, 3)}
         for name, what, seconds in rows
@@ -125,6 +131,7 @@ def make_document(report: Report) -> dict[str, Any]:
         "idleWhileWaitingBy": dict(report.causes),
         "idle": report.idle,
         "outOfService": report.out_of_service,
+        "heldByOthers": report.held_by_others,
     }
 
 

@@ -64,11 +64,12 @@ def _spans_of(given: Given, end: float, record: Record, *, is_over: bool) -> Ite
 
 
 class Outage(NamedTuple):
-    """A GPU is out of service for some time."""
+    """A GPU is out of service for some time, or a job that the reader may not see holds it."""
 
     begin: float
     end: float
     reason: str
+    is_held: bool = False
 
 
 def list_outages(record: Record) -> Mapping[GpuRef, list[Outage]]:
@@ -82,11 +83,11 @@ def list_outages(record: Record) -> Mapping[GpuRef, list[Outage]]:
             # A new reason is a new outage.
             former = out.pop(ref, None)
             if former is not None:
-                outages.append(Outage(former.at, line.at, former.reason))
+                outages.append(Outage(former.at, line.at, former.reason, former.held))
             if not line.in_service:
                 out[ref] = line
     for ref, line in out.items():
-        found[ref].append(Outage(line.at, record.header.until, line.reason))
+        found[ref].append(Outage(line.at, record.header.until, line.reason, line.held))
     return found
 
 
@@ -151,6 +152,8 @@ class _Tally:
         self._held: dict[str, frozenset[GpuRef]] = {}
         self._taken: dict[GpuRef, int] = {}
         self._service: dict[GpuRef, bool] = {}
+        self._foreign: set[GpuRef] = set()
+        """The GPUs of jobs that the reader may not see."""
         self._idle: set[GpuRef] = set()
         self._in_service = 0
 
@@ -158,8 +161,10 @@ class _Tally:
         if isinstance(line, Gpu):
             ref = GpuRef(NodeName(line.node), line.gpu)
             # Counted here, because a sum over all GPUs for each line takes long where both are many.
-            self._in_service += line.in_service - self._service.get(ref, False)
-            self._service[ref] = line.in_service
+            is_in_service = line.in_service or line.held
+            self._in_service += is_in_service - self._service.get(ref, False)
+            self._service[ref] = is_in_service
+            (self._foreign.add if line.held else self._foreign.discard)(ref)
             self._settle([ref])
         elif isinstance(line, Submitted):
             self._waiting[line.job] = ""
@@ -197,7 +202,8 @@ class _Tally:
 
     def _settle(self, refs: Iterable[GpuRef]) -> None:
         for ref in refs:
-            is_idle = self._service.get(ref, False) and not self._taken.get(ref)
+            is_taken = self._taken.get(ref) or ref in self._foreign
+            is_idle = self._service.get(ref, False) and not is_taken
             (self._idle.add if is_idle else self._idle.discard)(ref)
 
     @property

@@ -1,7 +1,8 @@
 """
-Where GPU time went: trained, lost to changes and to failures, idle, idle while a job waits, out of service.
+Where GPU time went: trained, lost to changes and to failures, idle, idle while a job waits, out of service, or held
+by jobs that the reader may not see.
 
-The six sums add up to the time of all GPUs from when each is known until the end of the record. A GPU
+The sums add up to the time of all GPUs from when each is known until the end of the record. A GPU
 that a job has counts as the job's, also where it is out of service; of each job, the seconds that it
 trained and those that it lost add up to its GPU-seconds.
 
@@ -99,6 +100,8 @@ class Usage:
     """No job had the GPU although at least one job waited for GPUs."""
     out_of_service: Mapping[str, float]
     """By type of GPU."""
+    foreign: Mapping[str, float]
+    """By type of GPU: a job that the reader may not see had the GPU."""
 
     @property
     def jobs(self) -> Mapping[str, Held]:
@@ -133,6 +136,7 @@ def sum_usage(record: Record, timelines: Timelines | None = None) -> Usage:
         idle=free.idle,
         wasted=free.wasted,
         out_of_service=free.out,
+        foreign=free.foreign,
     )
 
 
@@ -293,22 +297,31 @@ class _Free(NamedTuple):
     idle: Mapping[str, float]
     wasted: Mapping[Waste, float]
     out: Mapping[str, float]
+    foreign: Mapping[str, float]
 
 
 def _sum_free(record: Record, timelines: Timelines) -> _Free:
-    """Sum up the time in which no job had a GPU."""
+    """Sum up the time in which no job of the record had a GPU."""
     held: dict[GpuRef, list[Interval]] = {}
     for span in timelines.spans:
         for ref in span.placement.refs():
             held.setdefault(ref, []).append(Interval(span.begin, span.end))
     free: dict[str, list[Interval]] = {}
-    out: dict[str, float] = {}
+    # By whether a job that the reader may not see had the GPU.
+    missed: Mapping[bool, dict[str, float]] = {True: {}, False: {}}
     for ref, first in timelines.gpus.items():
         gpu_type = timelines.types.get(ref, "")
-        missing = [Interval(each.begin, each.end) for each in timelines.outages.get(ref, ())]
-        measure = _Measure(missing)
+        outages = timelines.outages.get(ref, ())
+        missing = [Interval(each.begin, each.end) for each in outages]
+        measures = {
+            is_held: _Measure(
+                [Interval(each.begin, each.end) for each in outages if each.is_held is is_held]
+            )
+            for is_held in missed
+        }
         for gap in _list_gaps(_merge(held.get(ref, ())), Interval(first, record.header.until)):
-            out[gpu_type] = out.get(gpu_type, 0.0) + measure.within(*gap)
+            for is_held, sums in missed.items():
+                sums[gpu_type] = sums.get(gpu_type, 0.0) + measures[is_held].within(*gap)
             free.setdefault(gpu_type, []).extend(_list_gaps(missing, gap))
     idle: dict[str, float] = {}
     wasted: dict[Waste, float] = {}
@@ -321,7 +334,7 @@ def _sum_free(record: Record, timelines: Timelines) -> _Free:
                 waste = Waste(gpu_type, wait.job, wait.cause)
                 wasted[waste] = wasted.get(waste, 0.0) + seconds
                 idle[gpu_type] -= seconds
-    return _Free(idle, wasted, out)
+    return _Free(idle, wasted, out=missed[False], foreign=missed[True])
 
 
 class _Area:

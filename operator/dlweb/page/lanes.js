@@ -6,6 +6,12 @@ import { data, Entry, firstAbove, html, lanes, writeInstant, writeLength } from 
 const LEAST_SECONDS = 1;
 const LEAST_HEIGHT = 220;
 
+// The number of the entry, of a list of times in order, in which a time is; -1 is none.
+function find(list, stride, at) {
+  const number = firstAbove(list, stride, 1, at);
+  return number * stride < list.length && list[number * stride] <= at ? number : -1;
+}
+
 export class Lanes extends Component {
   constructor(props) {
     super(props);
@@ -158,10 +164,10 @@ export class Lanes extends Component {
     const at = this.timeAt(offsetX);
     let told = "";
     if (lane >= 0) {
-      const { node, number, spans } = lanes[lane];
-      const span = firstAbove(spans, 4, 1, at) * 4;
-      const job = span < spans.length && spans[span] <= at ? `${data.jobs[spans[span + 2]].name} on ` : "";
-      told = `${job}${node}, GPU ${number}`;
+      const { node, number, spans, others } = lanes[lane];
+      const span = find(spans, 4, at);
+      const job = span >= 0 ? data.jobs[spans[span * 4 + 2]].name : find(others, 2, at) >= 0 ? "another job" : "";
+      told = `${job && `${job} on `}${node}, GPU ${number}`;
     }
     if (this.canvas.current.title !== told) this.canvas.current.title = told;
   }
@@ -177,11 +183,10 @@ export class Lanes extends Component {
     this.told = null;
     if (!(lane in lanes) || !(at >= 0 && at <= this.whole)) return;
     const { spans, outages, reasons } = lanes[lane];
-    const span = firstAbove(spans, 4, 1, at);
-    if (span * 4 < spans.length && spans[span * 4] <= at) this.sight.selected = { lane, span };
-    const outage = firstAbove(outages, 2, 1, at);
-    const isOut = outage * 2 < outages.length && outages[outage * 2] <= at;
-    this.told = { lane, at, outage: isOut ? reasons[outage] || "no reason is known" : null };
+    const span = find(spans, 4, at);
+    if (span >= 0) this.sight.selected = { lane, span };
+    const outage = find(outages, 2, at);
+    this.told = { lane, at, outage: outage >= 0 ? reasons[outage] || "no reason is known" : null };
   }
 
   // Shift and an arrow: the job before or after on the same GPU, or on the next GPU.
@@ -230,6 +235,7 @@ export class Lanes extends Component {
         <ul class="legend">
           <li><i class="key change"></i>job changes, does not train</li><li><i class="key idle"></i>idle</li>
           <li><i class="key wait"></i>idle while a job waits</li><li><i class="key out"></i>out of service</li>
+          ${lanes.some(({ others }) => others.length) ? html`<li><i class="key held_by_others"></i>held by another job</li>` : null}
         </ul>
       </div>
       <canvas ref=${this.canvas} tabindex="0" role="application" aria-label=${`GPUs over time. ${keys}. The jobs are also a table in the view Jobs.`}
@@ -245,9 +251,14 @@ export class Lanes extends Component {
     const place = `${lanes[lane].node}, GPU ${lanes[lane].number}${lanes[lane].gpu_type ? ` (${lanes[lane].gpu_type})` : ""}`;
     const out = outage === null ? null : html`<p>Out of service: ${outage}</p>`;
     if (!this.sight.selected) {
-      const waits = firstAbove(data.waiting, 2, 1, at);
-      const isWaited = waits * 2 < data.waiting.length && data.waiting[waits * 2] <= at;
-      const idle = isWaited ? "Idle while at least one job waits." : "Idle; no job waits.";
+      const { others } = lanes[lane];
+      const block = find(others, 2, at);
+      if (block >= 0) {
+        const [begin, end] = others.slice(block * 2, block * 2 + 2);
+        return html`<h2>another job</h2><p class="quiet">${place}: ${writeInstant(begin)} to ${writeInstant(end)} (${writeLength(end - begin)})</p>
+          <p>You may not see the jobs that held this GPU.</p>`;
+      }
+      const idle = find(data.waiting, 2, at) >= 0 ? "Idle while at least one job waits." : "Idle; no job waits.";
       return html`<h2>${place}</h2><p class="quiet">${writeInstant(at)}</p>${out || html`<p>${idle}</p>`}`;
     }
     const [begin, end, number, decision] = lanes[lane].spans.slice(this.sight.selected.span * 4, this.sight.selected.span * 4 + 4);

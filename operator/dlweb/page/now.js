@@ -3,7 +3,7 @@ import { Component } from "./vendor/preact.js";
 import { ask, isRefusal } from "./live.js";
 import { colourOf, html, numberOfJob, writeLength } from "./view.js";
 
-const STATES = { free: "idle", "in use": "in use", reserved: "reserved", unavailable: "out of service", unknown: "unknown" };
+const STATES = { free: "idle", "in use": "in use", reserved: "reserved", held: "held by other jobs", unavailable: "out of service" };
 
 export class Now extends Component {
   constructor(props) {
@@ -65,7 +65,8 @@ function Node({ node, open, isWaited }) {
 }
 
 function Gpu({ gpu, open, isWaited }) {
-  const told = [`GPU ${gpu.index}: ${STATES[gpu.state] || gpu.state}`, gpu.job, gpu.reason].filter(Boolean).join(", ");
+  const state = gpu.state === "held" ? "held by another job" : STATES[gpu.state] || gpu.state;
+  const told = [`GPU ${gpu.index}: ${state}`, gpu.job, gpu.reason].filter(Boolean).join(", ");
   if (!gpu.job) return html`<span class=${`gpu ${gpu.state}${isWaited && gpu.state === "free" ? " waited" : ""}`} role="img" aria-label=${told} title=${told}></span>`;
   return html`<button class=${`gpu ${gpu.state}`} aria-label=${told} title=${told} onClick=${() => open(gpu.job)} ref=${paintAs(gpu.job)}></button>`;
 }

@@ -3,7 +3,7 @@ import { colourOf, data, firstAbove, lanes, writeInstant } from "./view.js";
 
 export const AXIS = 24;
 const GAP = 8;
-const COLOURS = ["idle", "wait", "out", "text", "quiet", "line"];
+const COLOURS = ["idle", "others", "wait", "out", "text", "quiet", "line"];
 
 // Where each GPU is, from above; nodes are apart.
 export function layOut(height) {
@@ -40,6 +40,9 @@ function makeHatch(context, colour) {
   }
   return context.createPattern(tile, "repeat");
 }
+
+// Leaves a line between two jobs, as far as there is room for it.
+const widthOf = (left, right) => Math.max(1, right - left - (right - left > 4 ? 1 : 0));
 
 export class Painter {
   constructor(canvas) {
@@ -137,6 +140,11 @@ export class Painter {
       }));
     context.fillStyle = this.colours.out;
     this.each(lane.outages, 2, from, to, (left, right) => context.fillRect(left, top, right - left, height));
+    this.each(lane.others, 2, from, to, (left, right) => {
+      const block = { left, width: widthOf(left, right), top, height, name: "another job", colour: this.colours.others };
+      this.fill(block);
+      this.paintName(block);
+    });
     this.each(lane.spans, 4, from, to, (left, right, number) => this.paintSpan(lane, number, left, right, top, height));
   }
 
@@ -144,27 +152,33 @@ export class Painter {
     const { context, sight } = this;
     const { spans } = lane;
     const [begin, end, job] = [spans[number * 4], spans[number * 4 + 1], spans[number * 4 + 2]];
-    context.fillStyle = colourOf(job, sight.by);
-    // A line between two jobs, as far as there is room for it.
-    const width = Math.max(1, right - left - (right - left > 4 ? 1 : 0));
-    context.fillRect(left, top, width, height);
-    if (width < 3) return;
+    const block = { left, width: widthOf(left, right), top, height, name: data.jobs[job].name, colour: colourOf(job, sight.by) };
+    this.fill(block);
+    if (block.width < 3) return;
     context.fillStyle = this.hatch;
     this.each(data.jobs[job].pauses, 2, Math.max(begin, sight.from), Math.min(end, sight.to), (from, to) =>
       context.fillRect(from, top, to - from, height));
-    if (width > 40 && height > 10) {
-      const { name } = data.jobs[job];
-      context.save();
-      context.beginPath();
-      context.rect(left, top, width - 3, height);
-      context.clip();
-      // On a ground of its own, because letters on hatches are hard to read.
-      context.fillStyle = colourOf(job, sight.by);
-      context.fillRect(left + 2, top + 1, context.measureText(name).width + 6, height - 2);
-      context.fillStyle = "#111";
-      context.fillText(name, left + 5, top + height / 2 + 0.5);
-      context.restore();
-    }
+    this.paintName(block);
+  }
+
+  fill({ left, width, top, height, colour }) {
+    this.context.fillStyle = colour;
+    this.context.fillRect(left, top, width, height);
+  }
+
+  paintName({ left, width, top, height, name, colour }) {
+    if (width <= 40 || height <= 10) return;
+    const { context } = this;
+    context.save();
+    context.beginPath();
+    context.rect(left, top, width - 3, height);
+    context.clip();
+    // On a ground of its own, because letters on hatches are hard to read.
+    context.fillStyle = colour;
+    context.fillRect(left + 2, top + 1, context.measureText(name).width + 6, height - 2);
+    context.fillStyle = "#111";
+    context.fillText(name, left + 5, top + height / 2 + 0.5);
+    context.restore();
   }
 
   paintNames(number, top, row, isFirst) {

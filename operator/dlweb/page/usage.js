@@ -8,22 +8,25 @@ const PARTS = [
   ["idle", "Idle, no job waits"],
   ["idle_while_waiting", "Idle while a job waits"],
   ["out_of_service", "Out of service"],
+  // Where the viewer may not see all jobs.
+  ["held_by_others", "Held by other jobs"],
 ];
 const HELD = PARTS.slice(0, 3);
 
 export function Usage() {
   const { sums } = data;
-  const total = PARTS.reduce((sum, [key]) => sum + sums[key], 0);
+  const parts = PARTS.filter(([key]) => key !== "held_by_others" || sums[key] > 0);
+  const total = parts.reduce((sum, [key]) => sum + sums[key], 0);
   const share = (part, whole) => (whole ? `${((part / whole) * 100).toFixed(1)} %` : "–");
   return html`<section>
     <h2>Of ${writeHours(total)}</h2>
-    <${Bar} parts=${PARTS.map(([key, name]) => [key, name, sums[key]])} total=${total} />
+    <${Bar} parts=${parts.map(([key, name]) => [key, name, sums[key]])} total=${total} />
     <div class="wide" tabindex="0" role="region" aria-label="Parts of the GPU time"><table><thead><tr><th scope="col">What</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
-      <tbody>${PARTS.map(([key, name]) => html`<tr><th scope="row"><i class=${`key ${key}`}></i>${name}</th><td>${writeHours(sums[key])}</td><td>${share(sums[key], total)}</td></tr>`)}</tbody></table></div>
+      <tbody>${parts.map(([key, name]) => html`<tr><th scope="row"><i class=${`key ${key}`}></i>${name}</th><td>${writeHours(sums[key])}</td><td>${share(sums[key], total)}</td></tr>`)}</tbody></table></div>
     <h2>By namespace</h2>
     <div class="wide" tabindex="0" role="region" aria-label="GPU time by namespace"><table><thead><tr><th scope="col">Namespace</th><th scope="col" class="number">Trained</th><th scope="col" class="number">Lost to changes</th><th scope="col" class="number">Lost to failures</th><th scope="col" class="number">Idle while it waited longest</th><th scope="col">Of all GPU time</th></tr></thead>
-      <tbody>${sums.namespaces.map(([name, ...parts]) => html`<tr><th scope="row">${name || "(none)"}</th>${parts.map((seconds) => html`<td>${writeHours(seconds)}</td>`)}
-        <td class="bar"><${Bar} parts=${HELD.map(([key, title], place) => [key, title, parts[place]])} total=${total} /></td></tr>`)}</tbody></table></div>
+      <tbody>${sums.namespaces.map(([name, ...held]) => html`<tr><th scope="row">${name || "(none)"}</th>${held.map((seconds) => html`<td>${writeHours(seconds)}</td>`)}
+        <td class="bar"><${Bar} parts=${HELD.map(([key, title], place) => [key, title, held[place]])} total=${total} /></td></tr>`)}</tbody></table></div>
     ${sums.causes.length > 0 && html`<h2>Why jobs waited while GPUs were idle</h2>
       <div class="wide" tabindex="0" role="region" aria-label="Idle GPU time by cause"><table><thead><tr><th scope="col">Cause</th><th scope="col" class="number">GPU time</th><th scope="col" class="number">Share</th></tr></thead>
         <tbody>${sums.causes.map(([cause, seconds]) => html`<tr><th scope="row">${cause || "No decision yet"}</th><td>${writeHours(seconds)}</td><td>${share(seconds, total)}</td></tr>`)}</tbody></table></div>`}

@@ -96,6 +96,7 @@ def _write_tables(report: Report, *, wide: bool) -> str:
         ),
         ("idle, no job waits", report.idle),
         ("out of service", report.out_of_service),
+        *([("held by other jobs", report.held_by_others)] if report.held_by_others else []),
         ("all GPUs", report.total),
     ]
     whole = [(name, _hours(seconds), _share(seconds, report.total)) for name, seconds in parts]
