@@ -68,8 +68,8 @@ def narrow_record(record: Record, rights: Rights) -> Record:
     if rights.has_all:
         return record
     if rights.nodes:
-        return narrow(record, rights.shows, PARTLY)
-    narrowed = narrow(record, rights.shows, THEIRS)
+        return narrow(record, rights.shows, lack=PARTLY)
+    narrowed = narrow(record, rights.shows, lack=THEIRS)
     jobs = [line for line in narrowed.lines if not isinstance(line, Gpu)]
     return Record.of(narrowed.header, [*_show_held(narrowed), *jobs])
 

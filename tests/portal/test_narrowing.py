@@ -101,8 +101,12 @@ def test_a_gpu_that_another_job_gave_up_is_out_of_service_without_the_reason():
         RECORD.header, [*RECORD.lines, Ended(at=95.0, job="blue/b", outcome="Failed")]
     )
     assert shown(ended)[2] == [(10.0, 95.0, True), (95.0, 100.0, False)]
-    [reason] = [each.reason for each in narrow_record(ended, RED_AND_NODES).lines[-1:]]
-    assert reason == WITHHELD
+    reasons = [
+        each.reason
+        for found in list_outages(narrow_record(ended, RED_AND_NODES)).values()
+        for each in found
+    ]
+    assert reasons == ["", "", WITHHELD]
 
 
 def test_neither_the_number_of_other_jobs_nor_their_changes_can_be_counted():

@@ -22,7 +22,7 @@ WITHHELD: Final = "the reason is not shown, because it may name jobs that you ma
 Interval = tuple[float, float]
 
 
-def narrow(record: Record, shows: Callable[[str], bool], lack: str) -> Record:
+def narrow(record: Record, shows: Callable[[str], bool], *, lack: str) -> Record:
     """Leave out the lines of jobs that are not shown; ``lack`` is the sentence that tells readers."""
     named = {line.job for line in record.lines if not isinstance(line, Gpu)}
     hidden = frozenset(job for job in named if not shows(job))

@@ -223,7 +223,7 @@ def _merge(intervals: Iterable[Interval]) -> Iterator[Interval]:
 class _Measure:
     """Measures how much of an interval lies within others, which are in order and apart."""
 
-    def __init__(self, intervals: Sequence[Interval]) -> None:
+    def __init__(self, intervals: Sequence[Interval | Outage]) -> None:
         self._intervals = intervals
         self._begins = [each.begin for each in intervals]
         lengths = (each.end - each.begin for each in intervals)
@@ -314,9 +314,7 @@ def _sum_free(record: Record, timelines: Timelines) -> _Free:
         outages = timelines.outages.get(ref, ())
         missing = [Interval(each.begin, each.end) for each in outages]
         measures = {
-            is_held: _Measure(
-                [Interval(each.begin, each.end) for each in outages if each.is_held is is_held]
-            )
+            is_held: _Measure([each for each in outages if each.is_held is is_held])
             for is_held in missed
         }
         for gap in _list_gaps(_merge(held.get(ref, ())), Interval(first, record.header.until)):
