@@ -1,5 +1,5 @@
 """
-The pages of docs/reference that follow from schemas: the fields of a DLJob, and the API of the SideCar.
+The pages of docs/reference that follow from schemas: the fields of a DLJob, and the APIs of the SideCar and the page.
 
 scripts/write-reference writes them.
 """
@@ -83,11 +83,11 @@ def in_cell(text: str) -> str:
     return plain.replace("|", "\\|").replace("<", "&lt;")
 
 
-# --- the API of the SideCar ---------------------------------------------------------------
+# --- APIs ---------------------------------------------------------------------------------
 
 
-def write_api(document: Schema) -> str:
-    """Make the page of an API from its OpenAPI document."""
+def write_api(document: Schema, *, door: str) -> str:
+    """Make the page of an API from its OpenAPI document; ``door`` is the word for its tags."""
     info, parts = document["info"], document["components"]
     lines = [f"# API of the {info['title'].removeprefix('DLJob ')}", "", info["description"], ""]
     for tag in document["tags"]:
@@ -95,6 +95,7 @@ def write_api(document: Schema) -> str:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             lines += ["", f"## {method.upper()} {path}", ""]
+            lines += [f"{operation['summary']} {door}: {', '.join(operation['tags'])}.", ""]
             lines += list(write_operation(operation, parts["responses"]))
     lines += ["", "## Messages", ""]
     for name, schema in parts["schemas"].items():
@@ -104,8 +105,6 @@ def write_api(document: Schema) -> str:
 
 
 def write_operation(operation: Schema, responses: Schema) -> Iterator[str]:
-    yield f"{operation['summary']} Door: {', '.join(operation['tags'])}."
-    yield ""
     body = operation.get("requestBody")
     if body is not None:
         for content, media in body["content"].items():
