@@ -185,6 +185,12 @@ class StoreSource:
     def pose(self, question: object) -> Any:
         raise NotImplementedError(question)
 
+    def plan(self, documents: list[Any], token: str) -> Any:
+        raise NotImplementedError
+
+    def read_log(self, name: str, *, node: str, token: str) -> Any:
+        raise NotImplementedError
+
 
 def main(path: str) -> None:
     with listen("127.0.0.1", 0) as door:

@@ -45,6 +45,10 @@ class NotThere(BackendError):
     """There is no such job, node or GPU."""
 
 
+class NotAllowed(BackendError):
+    """The user lacks a right, or the place forbids the request to all users."""
+
+
 class Conflict(BackendError):
     """Another program changed the object meanwhile, or its state does not allow the request."""
 
@@ -108,6 +112,8 @@ class LogQuery(NamedTuple):
     """Only lines of the last ``since`` seconds; ``None``: all."""
     is_over: Callable[[], bool] = never
     """Following ends once this returns true."""
+    most_bytes: int = 0
+    """When not following: about this number of bytes at the end suffices; 0: all bytes of the lines."""
 
 
 class LogLine(NamedTuple):

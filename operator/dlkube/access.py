@@ -56,6 +56,15 @@ class Access:
         """Make the next request read the token again."""
         self._token_until = float("-inf")
 
+    def for_user(self, token: str) -> "Access":
+        """Return the access of another user to the same API server, without any credentials of this one."""
+        own = self.configuration
+        configuration = Configuration()
+        configuration.host, configuration.ssl_ca_cert = own.host, own.ssl_ca_cert
+        configuration.verify_ssl = own.verify_ssl
+        configuration.api_key["authorization"] = f"Bearer {token}"
+        return Access(configuration, clock=self._clock)
+
     def context(self) -> ssl.SSLContext | bool:
         """Return the CAs to trust and the client certificate, if any; false without TLS."""
         if not self.address.startswith("https:"):

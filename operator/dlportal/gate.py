@@ -16,7 +16,16 @@ from dlkube.client import Rejected, Unreachable
 from dlkube.reviews import Reviews, TooMany, User
 from dlportal.proxying import PROOF, Proxy
 from dlportal.sessions import LONGEST_S, Sessions
-from dlweb.guarding import GUARDED, LOCALHOST, Handler, is_host_ours, read_bearer, refuse
+from dlweb.guarding import (
+    CALLER,
+    GUARDED,
+    LOCALHOST,
+    Caller,
+    Handler,
+    is_host_ours,
+    read_bearer,
+    refuse,
+)
 
 SESSION: Final = "/api/v1/session"
 COOKIE: Final = "__Host-dljob"
@@ -51,10 +60,12 @@ class Gate:
             return refuse(403, "this request comes from a page of another server")
         # A session is opened with a token that is checked there, and closed by one that need not be valid any more.
         if request.path.startswith(GUARDED) and request.path != SESSION:
-            user = await self._identify(request)
+            token = self._find_token(request)
+            user = await self._identify(request, token)
             if isinstance(user, web.Response):
                 return user
             request[USER] = user
+            request[CALLER] = Caller(user.name, token)
         return await handler(request)
 
     async def open_session(self, request: web.Request) -> web.Response:
@@ -84,14 +95,20 @@ class Gate:
         answer.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Strict")
         return answer
 
-    async def _identify(self, request: web.Request) -> User | web.Response:
+    async def _identify(self, request: web.Request, token: str) -> User | web.Response:
         """Return the user whose request it is, or a refusal."""
         if self._proxy is not None and PROOF in request.headers:
             return self._proxy.identify(request)
+        return await self._review(token)
+
+    def _find_token(self, request: web.Request) -> str:
+        """Return the token of the user whose request it is; empty for a user whom a proxy names."""
+        if self._proxy is not None and PROOF in request.headers:
+            return ""
         # A program that sends a token means that user, also where a cookie of another one comes along.
         if "Authorization" in request.headers:
-            return await self._review(read_bearer(request))
-        return await self._review(self._sessions.find(request.cookies.get(COOKIE, "")))
+            return read_bearer(request)
+        return self._sessions.find(request.cookies.get(COOKIE, ""))
 
     async def _review(self, token: str) -> User | web.Response:
         try:

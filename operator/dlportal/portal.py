@@ -5,7 +5,7 @@ Users of the same rights share one :class:`dlweb.serving.Server`, so that fifty 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from aiohttp import web
@@ -17,18 +17,11 @@ from dlportal.posing import LONGEST_S, MOST_GAMES
 from dlportal.proxying import Proxy
 from dlportal.rights import Rights, read_rights
 from dlportal.source import Narrowed, Whole
+from dlweb.answering import SourceError
 from dlweb.document import write_live_page
 from dlweb.games import Games
 from dlweb.guarding import Handler
-from dlweb.serving import (
-    PRESENT_S,
-    RECORD_S,
-    ROUTES,
-    WHAT_IF,
-    Server,
-    SourceError,
-    make_application,
-)
+from dlweb.serving import PRESENT_S, RECORD_S, Answering, Server, add_routes, make_application
 
 MOST_SERVERS: Final = 32
 """Beyond this number of different rights, the one that was asked the longest time ago is forgotten with its answers."""
@@ -61,23 +54,17 @@ class Portal:
 
     def application(self) -> web.Application:
         application = make_application(self._gate.check, write_live_page(login=True))
-        for path, handler in ROUTES.items():
-            application.router.add_get(path, self._narrow(handler))
-        application.router.add_post(WHAT_IF, self._suppose)
+        add_routes(application, self._narrow)
         application.router.add_post(SESSION, self._gate.open_session)
         application.router.add_delete(SESSION, self._gate.close_session)
         application.router.add_get(HEALTH, tell_health)
         return application
 
-    def _narrow(self, handler: Callable[[Server, web.Request], Awaitable[web.Response]]) -> Handler:
+    def _narrow(self, handler: Answering) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             return await handler(await self._find_server(request[USER]), request)
 
         return answer
-
-    async def _suppose(self, request: web.Request) -> web.StreamResponse:
-        user = request[USER]
-        return await (await self._find_server(user)).suppose(request, player=user.name)
 
     async def _find_server(self, user: User) -> Server:
         try:

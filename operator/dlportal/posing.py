@@ -1,7 +1,7 @@
 """
-A question about futures as a game: its process gets all documents with the question, and neither rights nor credentials.
+A question about futures, or a plan, as a game: its process gets all documents with the question, and neither rights nor credentials.
 
-A user who sees a part of the cluster gets no futures: the ends of hidden jobs decide when visible ones start, and by asking again and
+A user who sees a part of the cluster gets neither: the ends of hidden jobs decide when visible ones start, and by asking again and
 again their number and their lengths could be found out.
 """
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from dlclient.backend import Created
 from dlcore.documents.profilefile import render_all
 from dlcore.profiles import Profile
 from dlctl.verbs.studies.supposing import HERE
@@ -31,6 +32,7 @@ KEPT: Final = ("HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
 """Variables that a game gets. Others have the credentials of the store."""
 
 REMEDY: Final = "ask with kubectl dljob simulate --live"
+PLAN_REMEDY: Final = "ask with kubectl dljob submit --dry-run"
 
 SHIPPED: Final = (
     "the page reads no store of the operator: speeds are the shipped ones and those of now"
@@ -46,7 +48,7 @@ class Known(NamedTuple):
 
 
 def explain_withheld(rights: Rights) -> str:
-    """Return why a user with these rights gets no futures, with the remedy; empty: the user gets them."""
+    """Return why a user with these rights gets no futures and plans, with the remedy; empty: the user gets them."""
     if rights.has_all:
         return ""
     # The right to list jobs comes first, because most users lack it.
@@ -54,7 +56,7 @@ def explain_withheld(rights: Rights) -> str:
     if rights.namespaces is not None:
         missing, role = ("DLJobs in all namespaces", "view")
     return (
-        "futures are played with all jobs and all GPUs, and would reveal some that you may not see, because you may"
+        "futures and plans are made with all jobs and all GPUs, and would reveal some that you may not see, because you may"
         f" not list {missing}; an administrator grants it by a ClusterRoleBinding to the ClusterRole"
         f" {role}"
     )
@@ -73,8 +75,32 @@ def pose_game(
         "profiles": render_all(known.profiles),
         "notes": known.notes,
     }
+    return _make_game(("dlctl.verbs.studies.supposing", HERE), told, remedy=REMEDY)
+
+
+def pose_plan(
+    created: Created,
+    *,
+    jobs: Sequence[JsonObject],
+    premises: JsonObject,
+    profiles: Sequence[Profile] | None,
+) -> Game:
+    """Prepare the process that plans for accepted jobs; ``profiles`` are ``None`` without a store."""
+    told = {
+        "created": created.items,
+        "notices": created.notices,
+        "at": time.time(),
+        "jobs": jobs,
+        "profiles": render_all(profiles or ()),
+        "hasProfiles": profiles is not None,
+        **premises,
+    }
+    return _make_game(("dlportal.planning",), told, remedy=PLAN_REMEDY)
+
+
+def _make_game(words: Sequence[str], told: JsonObject, *, remedy: str) -> Game:
     # Else the threads of a library for matrices take the memory that a game may have.
     environment = {"OPENBLAS_NUM_THREADS": "1"}
     environment |= {name: os.environ[name] for name in KEPT if name in os.environ}
-    words = ("dlctl.verbs.studies.supposing", HERE, str(MOST_BYTES))
-    return Game(words, json.dumps(told).encode(), remedy=REMEDY, environment=environment)
+    question = json.dumps(told).encode()
+    return Game((*words, str(MOST_BYTES)), question, remedy=remedy, environment=environment)

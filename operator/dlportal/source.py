@@ -21,20 +21,30 @@ from dlcore.placement.limits import namespace_of
 from dlcore.profiles import Profile
 from dlcore.recording.record import Gpu, Header, Record
 from dlcore.recording.record import Source as Origin
-from dlctl.output.page_source import make_harmless, telling
+from dlctl.output.page_source import make_harmless, read_tail, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import list_known, open_profiles
+from dlkube.access import Access
 from dlkube.documents import JsonObject
 from dlportal.narrowing import narrow_jobs, narrow_nodes, narrow_record
-from dlportal.posing import SHIPPED, Known, explain_withheld, pose_game
+from dlportal.posing import SHIPPED, Known, explain_withheld, pose_game, pose_plan
 from dlportal.rights import Rights
 from dlportal.shared import Shared
+from dlweb.answering import SourceError
 from dlweb.games import Game
-from dlweb.serving import PRESENT_S, RECORD_S, SourceError
+from dlweb.serving import PRESENT_S, RECORD_S
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+NAMESPACE: Final = "metadata.namespace"
+NAMELESS: Final = "is missing; name the namespace in which you would submit the job"
+
+TOKENLESS: Final = (
+    "a proxy has logged you in, so the page has no token of yours with which to ask the API server; use"
+    " kubectl dljob logs, or kubectl dljob submit --dry-run"
+)
 
 CLUSTER: Final = "all namespaces"
 """The title of the page, where no namespaces are named."""
@@ -96,16 +106,36 @@ class Whole:
         except SourceError as error:
             # A future with the default settings is better than none.
             notes.append(f"its settings cannot be read ({error}); the defaults are taken")
-        profiles: list[Profile] = []
+        profiles = self._read_profiles(notes)
         if not self._store:
             notes.append(SHIPPED)
-        else:
-            try:
-                with open_profiles(self._store, None) as store:
-                    profiles = list(list_known(store).values())
-            except BackendError as error:
-                notes.append(f"its profiles cannot be read ({error})")
-        return Known(settings, profiles=profiles, notes=notes)
+        return Known(settings, profiles=profiles or [], notes=notes)
+
+    def _read_profiles(self, notes: list[str]) -> list[Profile] | None:
+        """Read the profiles of the operator's store; ``None`` without them, and ``notes`` gets the reason."""
+        if not self._store:
+            return None
+        try:
+            with open_profiles(self._store, None) as store:
+                return list(list_known(store).values())
+        except BackendError as error:
+            notes.append(f"its profiles cannot be read ({error})")
+            return None
+
+    def plan(self, documents: Sequence[JsonObject], token: str) -> Game:
+        """Prepare a plan for jobs that the API server accepts from this user, who sees everything."""
+        _insist_on_namespaces(documents)
+        # By the user's own rights, with the checks and the defaults of the API server; nothing is stored.
+        created = self._ask_as(token, lambda backend: backend.create_jobs(documents, dry_run=True))
+        premises = self._ask(lambda backend: backend.read_premises())
+        notices = list(created.notices)
+        profiles = self._read_profiles(notices)
+        created = created._replace(notices=notices)
+        return pose_plan(created, jobs=self.list_jobs(), premises=premises, profiles=profiles)
+
+    def read_log(self, name: str, *, node: str, token: str) -> JsonObject:
+        """Read the last lines of a job's output by the user's own rights."""
+        return self._ask_as(token, lambda backend: read_tail(backend, name, node=node))
 
     def _find_jobs(self) -> Found[list[JsonObject]]:
         items = self._ask(lambda backend: backend.list_jobs().items)
@@ -145,17 +175,34 @@ class Whole:
         return compose(kept, read_entries(documents), header=header, decode=self._decode)
 
     def _ask(self, act: Callable[[ClusterBackend], T]) -> T:
+        return self._ask_by(self.connection.access, act)
+
+    def _ask_as(self, token: str, act: Callable[[ClusterBackend], T]) -> T:
+        """Ask the API server as the user of a token."""
+        if not token:
+            # Never with the rights of this server instead.
+            raise SourceError(TOKENLESS, status=403)
+        return self._ask_by(self.connection.access.for_user(token), act)
+
+    def _ask_by(self, access: Access, act: Callable[[ClusterBackend], T]) -> T:
+        connection = replace(self.connection, access=access)
         # A backend for each question, because it remembers how the operator is set.
-        with (
-            telling(),
-            closing(self._open_backend()) as backend,
-        ):
+        backend = ClusterBackend(
+            connection, everywhere=True, namespaces=self._namespaces, notice=log.info
+        )
+        with telling(), closing(backend):
             return act(backend)
 
-    def _open_backend(self) -> ClusterBackend:
-        return ClusterBackend(
-            self.connection, everywhere=True, namespaces=self._namespaces, notice=log.info
-        )
+
+def _insist_on_namespaces(documents: Sequence[JsonObject]) -> None:
+    """Refuse jobs without a namespace: the default one would be that of this server."""
+    problems = [
+        {"document": number, "path": NAMESPACE, "message": f"{NAMESPACE}: {NAMELESS}"}
+        for number, document in enumerate(documents)
+        if isinstance(document.get("metadata"), dict) and not document["metadata"].get("namespace")
+    ]
+    if problems:
+        raise SourceError(str(problems[0]["message"]), status=400, problems=problems)
 
 
 class Narrowed:
@@ -172,9 +219,7 @@ class Narrowed:
         return make_harmless(narrow_jobs(self._whole.list_jobs(), self._rights))
 
     def explain(self, name: str) -> JsonObject:
-        if not self._rights.shows(name):
-            # As for one that is not there, so that names of other jobs cannot be tried.
-            raise SourceError(f"{name}: there is no such job that you may see", status=404)
+        self._insist_on_sight(name)
         # Outages are of all nodes, and their reasons may name any job.
         told = self._whole.explain(name, with_outages=self._rights.has_all)
         answer: JsonObject = harmless_document(told)
@@ -183,9 +228,21 @@ class Narrowed:
     def list_nodes(self) -> list[JsonObject]:
         return make_harmless(narrow_nodes(self._whole.list_nodes(), self._rights))
 
+    def read_log(self, name: str, *, node: str, token: str) -> JsonObject:
+        self._insist_on_sight(name)
+        return self._whole.read_log(name, node=node, token=token)
+
+    def _insist_on_sight(self, name: str) -> None:
+        if not self._rights.shows(name):
+            # As for one that is not there, so that names of other jobs cannot be tried.
+            raise SourceError(f"{name}: there is no such job that you may see", status=404)
+
     @property
     def withheld(self) -> str:
         return explain_withheld(self._rights)
+
+    def plan(self, documents: list[JsonObject], token: str) -> Game:
+        return self._whole.plan(documents, token)
 
     def pose(self, question: object) -> Game:
         # Narrowed like all else, so that a game knows of no job that its viewer may not see.

@@ -8,7 +8,8 @@ ports of a machine, and behind another port may be another user.
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -23,6 +24,18 @@ GUARDED = "/api/"
 BEARER = "Bearer "
 
 LOCALHOST = "localhost"
+
+
+class Caller(NamedTuple):
+    """The user behind a request; without a name where all viewers are one user."""
+
+    name: str = ""
+    token: str = ""
+    """The user's own token, for requests to the API server in the user's name."""
+
+
+CALLER: Final = web.RequestKey("caller", Caller)
+
 
 HEADERS = {
     "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
@@ -84,8 +97,9 @@ def is_host_ours(request: web.Request, names: Collection[str], *, loopback: bool
     return address.is_loopback or not loopback
 
 
-def refuse(status: int, reason: str) -> web.Response:
-    return web.json_response({"error": reason}, status=status)
+def refuse(status: int, reason: str, *, problems: Sequence[Mapping[str, Any]] = ()) -> web.Response:
+    told = {"problems": list(problems)} if problems else {}
+    return web.json_response({"error": reason, **told}, status=status)
 
 
 async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:  # noqa: ARG001 - as aiohttp calls it

@@ -6,12 +6,10 @@ All of it comes from a :class:`Source`. The record and the lists are read and pa
 """
 
 import asyncio
-import gzip
-import hashlib
 import json
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -21,9 +19,17 @@ from aiohttp.typedefs import Middleware
 from dlcore import policies
 from dlcore.recording.record import Record, encode
 from dlcore.recording.sums import cut
+from dlweb.answering import (
+    Packed,
+    SourceError,
+    answer_packed,
+    pack_items,
+    speak_plainly,
+    write,
+)
 from dlweb.document import write_live_page
-from dlweb.games import Game, GameError, Games
-from dlweb.guarding import Guard, Handler, add_headers, refuse
+from dlweb.games import Game, Games
+from dlweb.guarding import CALLER, Caller, Guard, Handler, add_headers
 from dlweb.page_data import make_page_data
 from dlweb.queue_data import make_queue
 from dlweb.renewing import Renewed
@@ -39,12 +45,7 @@ RECORD_S: Final = 4.0
 STILL_PARTS: Final = 500
 """A picture in which nothing has happened but time has passed is renewed when it is older by such a part."""
 
-WHAT_IF: Final = "/api/v1/what-if"
-
 LARGEST_REQUEST: Final = 1 << 16
-
-LEVEL: Final = 5
-"""The compression level: higher ones take twice as long for a tenth less."""
 
 MOST_EXPLAINED: Final = 2
 """The limit of concurrent explanations, each of which needs a thread."""
@@ -52,18 +53,13 @@ MOST_EXPLAINED: Final = 2
 MOST_KEPT: Final = 64
 """The number of jobs whose latest explanations are kept for all their viewers."""
 
+MOST_LOGS: Final = 4
+"""The limit of logs that are read at the same time, each on a thread."""
+
 BACKLOG: Final = 128
 
 GOODBYE_S: Final = 0.5
 """The grace period for responses at the end."""
-
-
-class SourceError(Exception):
-    """The source has no answer; ``str()`` is one line that names the remedy."""
-
-    def __init__(self, message: str, *, status: int = 503) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Source(Protocol):
@@ -88,18 +84,11 @@ class Source(Protocol):
     def pose(self, question: object) -> Game:
         """Prepare the game of two futures: one as it is, and one in which something is different."""
 
+    def plan(self, documents: list[Json], token: str) -> Game | str:
+        """Plan for jobs that are not submitted, as ``dljob submit --dry-run -o json`` does."""
 
-class Packed(NamedTuple):
-    """A response as it is sent."""
-
-    body: bytes
-    """Compressed."""
-    tag: str
-
-    @classmethod
-    def of(cls, text: str) -> "Packed":
-        body = gzip.compress(text.encode(), LEVEL, mtime=0)
-        return cls(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    def read_log(self, name: str, *, node: str, token: str) -> Json:
+        """Read the last lines of a job's output on a node; without a node, on one that it uses."""
 
 
 class Happened(NamedTuple):
@@ -115,6 +104,9 @@ class Listed(NamedTuple):
 
     jobs: Packed
     queue: Packed
+
+
+ANYONE: Final = Caller()
 
 
 class Server:
@@ -139,14 +131,13 @@ class Server:
         self._games = games or Games()
         self._cutting = asyncio.Lock()
         self._explaining = asyncio.Semaphore(MOST_EXPLAINED)
+        self._logging = asyncio.Semaphore(MOST_LOGS)
         self._explained: dict[str, Renewed[Packed]] = {}
         self._present_s = present_s
 
     def application(self, guard: Guard) -> web.Application:
         application = make_application(guard.check, write_live_page())
-        for path, handler in ROUTES.items():
-            application.router.add_get(path, handler.__get__(self))
-        application.router.add_post(WHAT_IF, self.suppose)
+        add_routes(application, lambda handler: handler.__get__(self))
         return application
 
     async def tell_page(self, request: web.Request) -> web.Response:
@@ -193,18 +184,39 @@ class Server:
         told = {"allowed": not self._source.withheld, "reason": self._source.withheld}
         return answer_packed(request, Packed.of(write(told)), "application/json")
 
-    async def suppose(self, request: web.Request, player: str = "") -> web.Response:
-        """Answer with two futures of all jobs; each ``player`` has one turn at a time."""
+    async def suppose(self, request: web.Request) -> web.Response:
+        """Answer with two futures of all jobs."""
+        return await self._play(request, lambda question, _: self._source.pose(question))
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """Answer with the decision about jobs that are not submitted, and its effects on all others."""
+        return await self._play(
+            request, lambda document, token: self._source.plan(read_documents(document), token)
+        )
+
+    async def tell_log(self, request: web.Request) -> web.Response:
+        name, node = request.match_info["name"], request.query.get("node", "")
+        token = request.get(CALLER, ANYONE).token
+        async with self._logging:
+            told = await asyncio.to_thread(self._source.read_log, name, node=node, token=token)
+        return answer_packed(request, Packed.of(write(told)), "application/json")
+
+    async def _play(
+        self, request: web.Request, pose: Callable[[Any, str], Game | str]
+    ) -> web.Response:
+        """Answer a question about all jobs; each user has one turn at a time."""
         if self._source.withheld:
             raise SourceError(self._source.withheld, status=403)
         try:
             question = json.loads(await request.read())
         except (ValueError, RecursionError) as error:
             raise SourceError("the question is no JSON", status=400) from error
+        caller = request.get(CALLER, ANYONE)
         # The turn begins after the request has come in, so that a slow viewer holds back no other one.
-        with self._games.turn(player):
-            game = await asyncio.to_thread(self._source.pose, question)
-            answer = await self._games.play(game, is_gone=lambda: _is_gone(request))
+        with self._games.turn(caller.name):
+            answer = await asyncio.to_thread(pose, question, caller.token)
+            if isinstance(answer, Game):
+                answer = await self._games.play(answer, is_gone=lambda: _is_gone(request))
         # On a thread, because the futures of thousands of jobs take a while to pack.
         packed = await asyncio.to_thread(Packed.of, answer)
         return answer_packed(request, packed, "application/json")
@@ -221,17 +233,36 @@ class Server:
         return Listed(pack_items(jobs), pack_items(make_queue(jobs)))
 
 
-ROUTES: Final[Mapping[str, Callable[[Server, web.Request], Awaitable[web.Response]]]] = {
-    "/api/v1/page": Server.tell_page,
-    "/api/v1/record": Server.tell_record,
-    "/api/v1/usage.csv": Server.tell_usage,
-    "/api/v1/jobs": Server.list_jobs,
-    "/api/v1/jobs/{name:.+}": Server.show_job,
-    "/api/v1/queue": Server.list_queue,
-    "/api/v1/nodes": Server.list_nodes,
-    "/api/v1/policies": Server.list_policies,
-    WHAT_IF: Server.tell_withheld,
-}
+Answering = Callable[[Server, web.Request], Awaitable[web.Response]]
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    handler: Answering
+
+
+ROUTES: Final = (
+    Route("GET", "/api/v1/page", Server.tell_page),
+    Route("GET", "/api/v1/record", Server.tell_record),
+    Route("GET", "/api/v1/usage.csv", Server.tell_usage),
+    Route("GET", "/api/v1/jobs", Server.list_jobs),
+    Route("GET", "/api/v1/jobs/{name:.+}", Server.show_job),
+    Route("GET", "/api/v1/logs/{name:.+}", Server.tell_log),
+    Route("GET", "/api/v1/queue", Server.list_queue),
+    Route("GET", "/api/v1/nodes", Server.list_nodes),
+    Route("GET", "/api/v1/policies", Server.list_policies),
+    Route("GET", "/api/v1/what-if", Server.tell_withheld),
+    Route("POST", "/api/v1/what-if", Server.suppose),
+    Route("POST", "/api/v1/plan", Server.plan),
+)
+"""The routes of all servers; docs/page-api.yaml describes them."""
+
+
+def add_routes(application: web.Application, bind: Callable[[Answering], Handler]) -> None:
+    for method, path, handler in ROUTES:
+        add = application.router.add_get if method == "GET" else application.router.add_post
+        add(path, bind(handler))
 
 
 def make_application(check: Middleware, page: str) -> web.Application:
@@ -274,13 +305,14 @@ def _cut(record: Record, since: float) -> Record:
     return Record.of(replace(record.header, since=since), cut(record.lines, since))
 
 
-def write(document: Any) -> str:
-    """Write JSON as short as it can be."""
-    return json.dumps(document, allow_nan=False, separators=(",", ":"))
-
-
-def pack_items(items: Sequence[Any]) -> Packed:
-    return Packed.of(write({"items": items}))
+def read_documents(body: object) -> list[Json]:
+    """Return the DLJobs of a request: one, a list, or a DLJobList."""
+    found = body.get("items") if isinstance(body, dict) and "items" in body else body
+    listed = found if isinstance(found, list) else [found]
+    documents = [each for each in listed if isinstance(each, dict)]
+    if not documents or len(documents) < len(listed):
+        raise SourceError("the request has no DLJob; send one as JSON, or a list", status=400)
+    return documents
 
 
 def read_since(request: web.Request) -> float:
@@ -294,37 +326,6 @@ def read_since(request: web.Request) -> float:
             f"since: {text!r} is no time; write seconds since 1970, such as 1700000000", status=400
         )
     return since
-
-
-def answer_packed(request: web.Request, packed: Packed, kind: str) -> web.Response:
-    """Send a response, or 304 if the viewer has it already."""
-    headers = {"ETag": packed.tag, "Vary": "Accept-Encoding"}
-    if packed.tag in _split(request.headers.get("If-None-Match", "")):
-        return web.Response(status=304, headers=headers)
-    if "gzip" in _split(request.headers.get("Accept-Encoding", "")):
-        headers["Content-Encoding"] = "gzip"
-        body = packed.body
-    else:
-        body = gzip.decompress(packed.body)
-    return web.Response(body=body, headers={**headers, "Content-Type": f"{kind}; charset=utf-8"})
-
-
-def _split(field: str) -> Sequence[str]:
-    return [each.partition(";")[0].strip() for each in field.split(",")]
-
-
-@web.middleware
-async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn errors into JSON with one sentence."""
-    try:
-        return await handler(request)
-    except (SourceError, GameError) as error:
-        return refuse(error.status, str(error))
-    except web.HTTPException as error:
-        answer = refuse(error.status, f"{request.method} {request.path}: {error.reason}")
-        if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
 
 
 def listen(host: str, port: int) -> socket.socket:

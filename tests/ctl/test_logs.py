@@ -10,8 +10,12 @@ import pytest
 from dlclient.backend import Away, NotThere
 from dlclient.jobviews import JobView
 from dlclient.local import following
+from dlclient.local.local_backend import LocalBackend
 from dlcore.model import CauseCode, JobId, Phase
+from dlctl.output import page_source
+from dlctl.output.page_source import read_tail
 from dlctl.verbs.watching.logs import find_node
+from dllocal.folders import Folders
 from dllocal.pods.logtimes import Begin, LogTimes
 from dllocal.pods.rotating import LogLimits, rotate
 from tests.ctl.running import Live, Result
@@ -302,6 +306,34 @@ def test_a_line_longer_than_any_memory_is_passed_on_in_pieces(tmp_path, monkeypa
     assert b"".join(pieces) == path.read_bytes()
     assert max(map(len, pieces)) <= 1300
     assert pieces[-1] == b"short\n"
+
+
+def test_of_a_long_log_the_last_bytes_of_all_its_parts_are_read(tmp_path):
+    path = tmp_path / "n1.log"
+    older, newer = b"x" * 1_000_000 + b"\na\n", b"b\n"
+    path.with_name("n1.log.1").write_bytes(older)
+    path.write_bytes(newer)
+    for size, told in ((2, "b\n"), (4, "a\nb\n"), (2_000_000, (older + newer).decode())):
+        begins = {"n1": following.place_before_end(path, size)}
+        lines = following.read_lines({"n1": path}, None, begins=begins)
+        assert b"".join(line.text for line in lines).decode() == told
+    assert following.place_before_end(tmp_path / "none.log", 10) == Begin(0, 0)
+
+
+def test_the_page_gets_few_last_lines_and_no_control_characters(played, logs):
+    backend = LocalBackend(Folders(played.up.root).socket)
+    assert read_tail(backend, "a", node="")["lines"] == []
+    logs.write("n1", "".join(f"step {number}\n" for number in range(1_000)) + "\x1b[2J</pre>\r")
+    told = read_tail(backend, "a", node="")
+    assert (told["node"], told["nodes"]) == ("n1", ["n1"])
+    assert told["lines"][-2:] == ["step 999", "\\u001b[2J</pre>"]
+    assert len(told["lines"]) == page_source.MOST_LINES
+    # A line that never ends costs as little as others.
+    logs.write("n2", "x" * 3_000_000)
+    [line] = read_tail(backend, "a", node="n2")["lines"]
+    assert line == "x" * page_source.MOST_BYTES
+    with pytest.raises(NotThere, match="no log of n3; nodes with one: n1, n2"):
+        read_tail(backend, "a", node="n3")
 
 
 def test_the_last_lines_are_found_in_any_text(tmp_path, monkeypatch):

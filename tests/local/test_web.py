@@ -13,6 +13,7 @@ import pytest
 
 from tests.ctl.running import LONGEST_S, Command
 from tests.local.ups import find_processes, going, replay
+from tests.web.page_api import insist
 
 PRINTED = re.compile(r"The page is at http://([\w.-]+):([0-9]+)/#token=([\w-]{43})\n")
 
@@ -76,6 +77,42 @@ def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
         assert page.token.encode() not in written + words(page.pid)
         assert up.end(signal.SIGINT) == 0
         page.insist_on_end()
+
+
+@pytest.mark.story
+@real
+def test_its_api_says_what_the_verbs_say_as_it_is_described_and_changes_nothing(root):
+    with going(root / "state", "--cluster", "1x2", "--policy", "fifo", "--web") as up:
+        page = Page(up)
+
+        def ask(path, body=None, *, route=""):
+            told = json.loads(page.ask(f"api/v1/{path}", body and json.dumps(body).encode()))
+            insist("POST" if body else "GET", f"/api/v1/{route or path}", 200, told)
+            return told
+
+        up.submit(replay("trains", root, iterations=10_000, faster=1.0, gpus={"options": [2]}))
+        up.submit(replay("waits", root, iterations=10_000, faster=1.0, gpus={"options": [2]}))
+        up.until(lambda: ask("logs/trains", route="logs/{name}")["lines"])
+        up.until(lambda: [item["job"] for item in ask("queue")["items"]] == ["waits"])
+        turns = ("ahead", "expectedStart", "unknownBecause")
+        [shown] = ask("queue")["items"]
+        jobs = {job["metadata"]["name"]: job for job in ask("jobs")["items"]}
+        assert {name: shown.get(name) for name in turns} == {
+            name: jobs["waits"]["status"]["queue"].get(name) for name in turns
+        }
+        why = ask("jobs/waits", route="jobs/{name}")
+        assert why["message"].startswith(shown["message"])
+        for path in ("nodes", "page", "policies", "what-if"):
+            ask(path)
+        now, then = ask("what-if", {"job": "waits", "priority": 1})["futures"]
+        assert [len(each["jobs"]) for each in (now, then)] == [2, 2]
+        new = replay("new", root, iterations=10_000, faster=1.0, gpus={"options": [2]})
+        [effect, *_] = ask("plan", new)["items"]
+        assert (effect["job"], effect["step"], effect["queue"]["ahead"]) == ("new", "wait", 1)
+        again = {job["metadata"]["name"]: job for job in ask("jobs")["items"]}
+        assert {name: job["spec"] for name, job in again.items()} == {
+            name: job["spec"] for name, job in jobs.items()
+        }
 
 
 @real

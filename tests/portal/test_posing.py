@@ -5,12 +5,17 @@ import json
 
 import pytest
 
+from dlclient.backend import Created
+from dlclient.cluster.reading.planned import LIMITS, WITH_PROFILES
+from dlcore.documents import jobfile
 from dlcore.profiles import JobType, Profile, Speed
 from dlctl.verbs.studies.supposing import suppose_here
-from dlportal.posing import KEPT, MOST_BYTES, Known, explain_withheld, pose_game
+from dlportal.planning import plan_here
+from dlportal.posing import KEPT, MOST_BYTES, Known, explain_withheld, pose_game, pose_plan
 from dlportal.rights import Rights
 from dlweb.games import GameError, Games
 from dlwire.messages import Shape
+from tests.ctl.cluster import test_planned as planned
 from tests.operator.manifests import make_manifest
 
 NOTHING = Known([], profiles=[], notes=["of this test"])
@@ -90,3 +95,39 @@ def test_a_game_has_the_settings_and_the_profiles_of_the_operator():
     known = Profile(kind, {Shape(1, 1, "A100"): Speed(1.0)})
     game = pose_game({}, jobs=[], nodes=NODES, known=NOTHING._replace(profiles=[known]))
     assert "resnet" in str(json.loads(game.question)["profiles"])
+
+
+def plan(newcomer, *jobs, profiles=None, **settings):
+    premises = {
+        "nodes": [planned.NODE],
+        "settings": planned.FakeOperator(**settings).settings(),
+        "gpus": {},
+    }
+    created = Created([newcomer], ["of this test"])
+    game = pose_plan(created, jobs=jobs, premises=premises, profiles=profiles)
+    return plan_here(json.loads(game.question))
+
+
+def test_a_plan_is_what_submit_with_a_dry_run_says():
+    jobs = [planned.running("old", 0, 1)]
+    told = plan(planned.job("new"), *jobs)
+    [effect] = told["items"]
+    assert (effect["job"], effect["step"], effect["new"]["gpus"]) == ("ns/new", "start", 2)
+    assert effect.keys() == planned.plan([planned.job("new")], jobs)[0].keys()
+    assert told["notices"] == ["of this test", LIMITS]
+
+
+def test_a_plan_knows_the_profiles_of_the_operators_store():
+    newcomer = planned.job("new", profile={"model": "bert"})
+    kind = jobfile.parse(newcomer).type
+    assert "secondsAfter" not in plan(newcomer)["items"][0]
+    known = Profile(kind, {Shape(gpus=2, nodes=1): Speed(10.0)})
+    told = plan(newcomer, profiles=[known])
+    assert (told["items"][0]["iterationsPerSecond"], told["items"][0]["confidence"]) == (10.0, 1.0)
+    assert told["notices"][1:] == [WITH_PROFILES]
+
+
+def test_without_a_plan_the_job_is_accepted_and_the_reason_told():
+    told = plan(planned.job("new", managedBy="kueue.x-k8s.io/multikueue"))
+    assert [(each["job"], each["step"]) for each in told["items"]] == [("ns/new", "unknown")]
+    assert "is managed by kueue" in told["notices"][1]

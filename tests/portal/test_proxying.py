@@ -68,6 +68,12 @@ def test_the_api_server_decides_what_a_named_user_sees(house: House, tmp_path):
         wait_until(lambda: behind.ask("/api/v1/jobs", "", **proven)[0] == 200)
         _, told = behind.ask("/api/v1/jobs", "", **proven)
         assert [job["metadata"]["name"] for job in told["items"]] == ["red-runs"]
+        # The page has no token of that user, and takes neither another one that comes along nor its own.
+        token = f"Bearer {house.tokens['chief']}"
+        status, refused = behind.ask(
+            f"/api/v1/logs/{RED}/red-runs", "", Authorization=token, **proven
+        )
+        assert (status, refused["error"].partition(",")[0]) == (403, "a proxy has logged you in")
         # Tokens are accepted as before; the page without a proxy believes no header.
         assert behind.ask("/api/v1/jobs", "red")[0] == 200
         assert house.ask("/api/v1/jobs", "", **proven)[0] == 401

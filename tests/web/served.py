@@ -10,9 +10,10 @@ from typing import Any
 import aiohttp
 
 from dlcore.recording.record import Record
+from dlweb.answering import SourceError
 from dlweb.games import Game, Games
 from dlweb.guarding import BEARER, Guard
-from dlweb.serving import Server, SourceError, listen, serve
+from dlweb.serving import Server, listen, serve
 from tests.web.records import hostile_record
 
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - of this test
@@ -50,6 +51,7 @@ class Told:
         self.jobs: list[Any] = []
         self.nodes: list[Any] = []
         self.withheld = ""
+        self.log: list[str] = []
 
     def list_jobs(self) -> list[Any]:
         self.asked += 1
@@ -70,6 +72,18 @@ class Told:
         if question != QUESTION:
             raise SourceError(f"it is {question!r}", status=400)
         return Game(("json.tool",), json.dumps(FUTURES).encode(), remedy="")
+
+    def plan(self, documents: list[Any], token: str) -> str:
+        assert token == ""
+        effects = [{"job": each["metadata"]["name"], "submitted": True} for each in documents]
+        return json.dumps({"items": effects, "notices": []})
+
+    def read_log(self, name: str, *, node: str, token: str) -> Any:
+        assert token == ""
+        if self.problem is not None:
+            raise self.problem
+        nodes = ["n1", "n2"]
+        return {"job": name, "node": node or "n1", "nodes": nodes, "lines": self.log, "reason": ""}
 
     def go_on(self, seconds: float) -> None:
         """Let time pass in which nothing happens."""

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from dlcore.recording.record import Ended, Gpu, Record
+from dlweb.answering import SourceError
 from dlweb.games import Game
-from dlweb.serving import SourceError
 from tests.web.records import SCRIPT
 from tests.web.served import TOKEN, Told, make_future
 from tests.web.test_queue_data import job
@@ -212,9 +212,29 @@ def living():
 
 def test_a_job_shows_the_fan_of_its_end_its_conditions_and_where_it_is(watch):
     source = living()
+    source.log = ["<b>step 1</b>", SCRIPT]
 
     async def look(page):
         await page.until("document.querySelector('polygon') !== null")
+        await page.until("document.querySelector('pre') !== null")
+        assert await page.evaluate("document.querySelector('pre').textContent") == "\n".join(
+            source.log
+        )
+        # Of another node, and where it cannot be read.
+        source.log = ["step 2"]
+        await page.evaluate(
+            "(({value, options}, list) => { list.value = options[1].value;"
+            " list.dispatchEvent(new Event('change')); })"
+            "(...Array(2).fill(document.querySelector('pre').parentElement.querySelector('select')))"
+        )
+        await page.until("document.querySelector('pre').textContent === 'step 2'")
+        source.problem = SourceError("<b>ada</b> may not get pods/log", status=403)
+        await page.evaluate("document.querySelector('p > button:only-of-type').click()")
+        await page.until(f"{TEXT}.includes('<b>ada</b> may not get pods/log')")
+        assert await page.evaluate("document.querySelector('pre')") is None
+        source.problem = None
+        assert all("403" in each for each in page.complaints)
+        page.complaints.clear()
         # At 80 s it is half done, and ends between 110 s and 160 s, where the axis ends.
         fan = await page.evaluate("document.querySelector('polygon').getAttribute('points')")
         assert fan == "240.0,63.0 330.0,6.0 480.0,6.0"

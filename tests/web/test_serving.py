@@ -8,15 +8,16 @@ import itertools
 import threading
 
 from dlcore.recording.record import decode, encode
+from dlweb.answering import SourceError
 from dlweb.document import policy
 from dlweb.page_data import make_page_data
-from dlweb.serving import MOST_EXPLAINED, SourceError
+from dlweb.serving import MOST_EXPLAINED
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
 GUARDED = (
     *("api/v1/page", "api/v1/record", "api/v1/usage.csv", "api/v1/jobs", "api/v1/jobs/evil"),
-    *("api/v1/queue", "api/v1/nodes", "api/v1/none", "api/"),
+    *("api/v1/queue", "api/v1/nodes", "api/v1/logs/evil", "api/v1/none", "api/"),
 )
 
 SAFE = {
@@ -211,8 +212,49 @@ async def test_viewers_who_get_no_futures_are_told_why_and_nothing_is_posed(ask,
     source.withheld = "you may not; ask an administrator"
     told = await ask("api/v1/what-if")
     assert told.json == {"allowed": False, "reason": source.withheld}
-    refused = await ask.post("api/v1/what-if", QUESTION)
-    assert (refused.status, refused.json) == (403, {"error": source.withheld})
+    for path in ("what-if", "plan"):
+        refused = await ask.post(f"api/v1/{path}", QUESTION)
+        assert (refused.status, refused.json) == (403, {"error": source.withheld})
+
+
+@asked
+async def test_a_plan_is_for_a_job_a_list_or_the_items_of_one(ask, source):
+    one, other = ({"metadata": {"name": name}} for name in "ab")
+    right: tuple[tuple[object, list[str]], ...] = (
+        (one, ["a"]),
+        ([one, other], ["a", "b"]),
+        ({"kind": "DLJobList", "items": [other]}, ["b"]),
+    )
+    for body, names in right:
+        told = (await ask.post("api/v1/plan", body)).json
+        assert [effect["job"] for effect in told["items"]] == names
+    wrong: tuple[object, ...] = ([], {"items": []}, [one, 3], "a", None)
+    for body in wrong:
+        refused = await ask.post("api/v1/plan", body)
+        assert refused.status == 400
+        assert refused.json["error"].startswith("the request has no DLJob; send one")
+
+
+@asked
+async def test_problems_of_documents_come_with_their_fields(ask, source):
+    problem = {"document": 0, "path": "spec.gpus", "message": "spec.gpus: give options"}
+
+    def plan(documents, token):
+        raise SourceError("spec.gpus: give options", status=400, problems=[problem])
+
+    source.plan = plan
+    refused = await ask.post("api/v1/plan", {"metadata": {}})
+    assert refused.status == 400
+    assert refused.json == {"error": "spec.gpus: give options", "problems": [problem]}
+
+
+@asked
+async def test_a_log_is_of_the_node_that_is_named(ask, source):
+    source.log = [SCRIPT]
+    told = (await ask("api/v1/logs/team/a?node=n2")).json
+    assert (told["job"], told["node"], told["lines"]) == ("team/a", "n2", [SCRIPT])
+    source.problem = SourceError("red may not get pods/log", status=403)
+    assert (await ask("api/v1/logs/log")).status == 403
 
 
 @asked

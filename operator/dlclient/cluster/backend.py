@@ -29,7 +29,7 @@ from dlclient.cluster.connecting import Connection
 from dlclient.cluster.cordoning import Said, change_gpu
 from dlclient.cluster.reading import past
 from dlclient.cluster.reading.operators import Operator
-from dlclient.cluster.reading.wording import assumptions, describe_waiting, outages, sentence
+from dlclient.cluster.reading.wording import assumptions, outages, sentence
 from dlclient.cluster.refusals import FORBIDDEN
 from dlclient.cluster.watching import Watcher
 from dlclient.jobviews import JobView
@@ -132,17 +132,21 @@ class ClusterBackend:
         jobs, sees_all_jobs = self._find_holders(f"so {planned.UNKNOWN}")
         now = time.time()
         nodes = self._read_nodes(f"so {planned.UNKNOWN}") if sees_all_jobs else None
-        try:
-            effects = planned.plan(
-                created.items, jobs, nodes=nodes, operator=self._operator, now=now
-            )
-        except planned.CannotPlan as error:
-            accepted = [planned.accept(item, self.home) for item in created.items]
-            waiting = describe_waiting(jobs, now)
-            return Plan(accepted, [*created.notices, str(error), waiting], tells_others=False)
-        near = f"{self.home}/"
-        shown = [{**each, "job": each["job"].removeprefix(near)} for each in effects]
-        return Plan(shown, [*created.notices, planned.LIMITS])
+
+        def plan() -> list[Json]:
+            return planned.plan(created.items, jobs, nodes=nodes, operator=self._operator, now=now)
+
+        return planned.show(created, jobs, plan=plan, now=now, home=self.home)
+
+    def read_premises(self) -> Json:
+        """Read what a plan needs besides jobs and profiles: nodes, settings, and facts about GPUs."""
+        nodes = self._asker.ask(lambda api: api.list(NODES)).items
+        return {
+            # Images are most of a node's document.
+            "nodes": [{**each, "status": {**each["status"], "images": []}} for each in nodes],
+            "settings": self.list_settings(),
+            "gpus": self._operator.known_gpus(),
+        }
 
     def explain(self, name: str, *, with_outages: bool = True) -> Json:
         """``with_outages``: also tell why GPUs of all nodes are out of service, where the job waits for that reason."""

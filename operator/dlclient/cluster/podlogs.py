@@ -29,6 +29,7 @@ NOT_YET: Final = 400
 """The status for a container without a log: it has not begun, or had no earlier start."""
 LONGEST_LINE: Final = 1 << 20
 """Longer lines are passed on in pieces."""
+LARGEST_TAIL: Final = 4 << 20
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\S+) ?")
 
 
@@ -123,6 +124,9 @@ async def _read_one(api: ApiServer, job: Job, log: _Log, query: LogQuery) -> Asy
         asked["previous"] = "true"
     if query.lines is not None:
         asked["tailLines"] = str(query.lines)
+    if query.most_bytes:
+        # The kubelet counts from the first of these lines, so the limit must exceed all usual lines.
+        asked["limitBytes"] = str(LARGEST_TAIL)
     try:
         async for line in _iter_lines(api, job, log, asked):
             yield line

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dlclient.backend import Away, BackendError, Complaint, Conflict, NotThere
+from dlclient.backend import Away, BackendError, Complaint, Conflict, NotAllowed, NotThere
 from dlkube.client import CONFLICT, NOT_FOUND, UNAUTHORIZED, Rejected, Unreachable
 
 INSTALL: Final = "kubectl apply -k manifests/install"
@@ -67,14 +67,14 @@ def _not_allowed(error: Rejected, address: str) -> BackendError:
     found = _FORBIDDEN.search(str(error))
     if found is None:
         # A quota or an admission policy, which have messages of their own.
-        return BackendError(one_line(str(error)))
+        return NotAllowed(one_line(str(error)))
     verb, resource, namespace = found["verb"], found["resource"], found["namespace"]
     role = _ROLES.get((resource, verb not in _READS)) or ("view" if verb in _READS else "edit")
     where = f"in namespace {namespace}" if namespace else "in all namespaces"
     binding = "a RoleBinding there" if namespace else "a ClusterRoleBinding"
     if resource == "nodes":
         where, binding = "of this cluster", "a ClusterRoleBinding"
-    return BackendError(
+    return NotAllowed(
         f"{found['user']} may not {verb} {resource} {where};"
         f" ask for {binding} to the ClusterRole {role}"
     )

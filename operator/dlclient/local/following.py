@@ -261,6 +261,18 @@ def _skip_to(files: Sequence[int], begin: Begin) -> None:
         os.lseek(file, max(os.lseek(file, 0, os.SEEK_CUR), min(least, size)), os.SEEK_SET)
 
 
+def place_before_end(path: Path, size: int) -> Begin:
+    """Return the place this number of bytes before the end of a log with its parts, or its beginning."""
+    parts = 0
+    for parts, file in enumerate((path, *reversed(older_parts(path)))):
+        # A part may be rotated away meanwhile.
+        there = file.stat().st_size if file.exists() else 0
+        if there >= size:
+            return Begin(parts, there - size)
+        size -= there
+    return Begin(parts, 0)
+
+
 def _line_start(file: int, offset: int) -> int:
     start = max(0, offset - BLOCK)
     before = os.pread(file, offset - start, start)

@@ -26,7 +26,7 @@ from dlclient.backend import (
     warn,
 )
 from dlclient.jobviews import JobView
-from dlclient.local.following import follow, read_lines
+from dlclient.local.following import follow, place_before_end, read_lines
 from dlclient.local.socket_client import SocketClient
 from dlcore.documents.jobnames import full_name
 from dllocal import environments
@@ -152,6 +152,11 @@ class LocalBackend:
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
         begins = {} if query.since is None else self._find_begins(name, query.since)
+        if query.most_bytes:
+            logs = self._find_logs(name, query.node)[0]
+            ends = {node: place_before_end(path, query.most_bytes) for node, path in logs.items()}
+            # A line may be as long as the log, so the search for the last lines has no bound.
+            return read_lines(logs, None, begins=ends)
         if not query.follow:
             return read_lines(self._find_logs(name, query.node)[0], query.lines, begins=begins)
         find = partial(self._find_logs, name, query.node)

@@ -7,6 +7,8 @@ import { data, Entry, html, writeHours, writeInstant, writeLength, writeOutcome 
 // Of many decisions, the expectations of the latest are drawn.
 const MOST_FANNED = 12;
 
+const writePath = (name) => name.split("/").map(encodeURIComponent).join("/");
+
 const writeShare = (share) => `${Math.round(share * 100)} %`;
 
 export class Job extends Component {
@@ -32,8 +34,7 @@ export class Job extends Component {
     const { looks } = this;
     let found;
     try {
-      const path = job.name.split("/").map(encodeURIComponent).join("/");
-      found = { told: await (await ask(`/api/v1/jobs/${path}`)).json(), problem: null };
+      found = { told: await (await ask(`/api/v1/jobs/${writePath(job.name)}`)).json(), problem: null };
     } catch (error) {
       const isAbsent = error.status === 404;
       found = { problem: isAbsent ? null : error.message, ...(isAbsent || isRefusal(error) ? { told: null } : {}) };
@@ -61,6 +62,7 @@ export class Job extends Component {
         <${Metric} job=${job} now=${now} name=${told && nameMetric(told.job)} />
         <${Speeds} job=${job} now=${now} />
       </div>
+      ${told === null ? null : html`<${Output} name=${job.name} />`}
       <${Conditions} conditions=${status.conditions || []} />
       <h3>History</h3>
       ${job.history.length ? html`<ol class="history">${job.history.map((entry) => html`<li><${Entry} entry=${entry} open=${open} /></li>`)}</ol>` : html`<p class="quiet">The record has no decision about it.</p>`}`;
@@ -194,6 +196,43 @@ function Speeds({ job, now }) {
       <tbody>${rows.map((row) => html`<tr class=${isNow(row) ? "chosen" : ""}><td>${row.gpus}${isNow(row) ? ", now" : ""}</td>
         <td>${row.speed === undefined ? "–" : writeNumber(row.speed)}</td><td>${row.speed === undefined ? "–" : writeShare(row.sure)}</td>
         <td>${row.reported === undefined ? "–" : writeNumber(row.reported)}</td></tr>`)}</tbody></table></div></div>`;
+}
+
+// The last lines of its training, which the server reads again only when asked.
+class Output extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { told: null, problem: null };
+    this.read("");
+  }
+
+  componentWillReceiveProps({ name }) {
+    if (name === this.props.name) return;
+    this.setState({ told: null, problem: null });
+    this.read("", name);
+  }
+
+  async read(node, name = this.props.name) {
+    let found;
+    try {
+      const answer = await ask(`/api/v1/logs/${writePath(name)}${node && `?node=${encodeURIComponent(node)}`}`);
+      found = { told: await answer.json(), problem: null };
+    } catch (error) {
+      found = { told: null, problem: error.message };
+    }
+    if (name === this.props.name) this.setState(found);
+  }
+
+  render(_, { told, problem }) {
+    const nodes = told ? told.nodes : [];
+    return html`<h3>Output</h3>
+      <p>${nodes.length < 2 ? null : html`<label>Node <select value=${told.node} onChange=${(event) => this.read(event.target.value)}>
+        ${nodes.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>${" "}`}
+        <button onClick=${() => this.read(told && told.node ? told.node : "")}>Read again</button></p>
+      ${problem === null ? null : html`<p class="missing" role="alert">${problem}</p>`}
+      ${told && told.reason ? html`<p class="quiet">${told.reason}.</p>` : null}
+      ${told && told.lines.length ? html`<pre tabindex="0" role="region" aria-label="Output">${told.lines.join("\n")}</pre>` : null}`;
+  }
 }
 
 function Conditions({ conditions }) {

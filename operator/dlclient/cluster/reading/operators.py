@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dlclient.backend import BackendError, Json, NotThere
@@ -49,13 +50,13 @@ class Operator:
             ) from error
         return settings
 
-    def value(self, path: str) -> str:
-        """Return the value of a setting; empty if it is not visible."""
+    def _visible(self) -> list[Json]:
+        """List the settings; none if they are not visible."""
         try:
-            settings = self.settings()
+            return self.settings()
         except BackendError:
-            self._known = settings = []
-        return next((str(each["value"]) for each in settings if each["name"] == path), "")
+            self._known = []
+            return []
 
     def known_gpus(self) -> Json:
         """Return the facts about GPUs that the operator publishes, by node; empty if unreadable."""
@@ -79,18 +80,28 @@ class Operator:
 
     def about(self) -> Json:
         """Return the policy and the mechanism."""
-        told = {name: self.value(name) for name in ("policy", "mechanism")}
+        visible = self._visible()
+        told = {name: _value(visible, name) for name in ("policy", "mechanism")}
         return {name: value for name, value in told.items() if value}
 
     def pool(self) -> "Pool":
         """Return the nodes that the operator manages; the default ones if the setting is not visible."""
-        from dloperator.nodes.nodes import Pool  # noqa: PLC0415 - takes longer to load than to get
-        from dloperator.nodes.placeholders import PoolMode  # noqa: PLC0415 - as below
+        return read_pool(self._visible())
 
-        usual = Pool()
-        modes = {mode.value: mode for mode in PoolMode}
-        return Pool(
-            label=self.value("pool.label") or usual.label,
-            value=self.value("pool.value"),
-            mode=modes.get(self.value("pool.mode"), usual.mode),
-        )
+
+def read_pool(settings: Sequence[Json]) -> "Pool":
+    """Return the nodes that an operator with these settings manages; the default ones without the setting."""
+    from dloperator.nodes.nodes import Pool  # noqa: PLC0415 - takes longer to load than to get
+    from dloperator.nodes.placeholders import PoolMode  # noqa: PLC0415 - as below
+
+    usual = Pool()
+    modes = {mode.value: mode for mode in PoolMode}
+    return Pool(
+        label=_value(settings, "pool.label") or usual.label,
+        value=_value(settings, "pool.value"),
+        mode=modes.get(_value(settings, "pool.mode"), usual.mode),
+    )
+
+
+def _value(settings: Sequence[Json], path: str) -> str:
+    return next((str(each["value"]) for each in settings if each["name"] == path), "")

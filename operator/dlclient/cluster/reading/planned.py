@@ -2,17 +2,19 @@
 The operator's decision about jobs that are not submitted yet, from what the API server shows: ``submit --dry-run``.
 
 The documents become a scene and a snapshot by the operator's own code, and :mod:`dlcontrol.deciding.plans` makes the plan.
-The operator's memory is not visible: profiles of earlier jobs, the state of its policy, and its answers from SideCars.
+The operator's memory is not visible: the state of its policy, and its answers from SideCars. Its profiles of earlier jobs
+are known only to a caller that reads its store.
 
 :class:`Planner` is pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dlclient.backend import BackendError, Json
-from dlclient.cluster.reading.operators import Operator
+from dlclient.backend import BackendError, Created, Json, Plan
+from dlclient.cluster.reading.operators import Operator, read_pool
+from dlclient.cluster.reading.wording import describe_waiting
 from dlcontrol.deciding.futures import joined
 from dlcontrol.deciding.plans import plan_documents
 from dlcontrol.deciding.snapshots import take_snapshot
@@ -30,7 +32,7 @@ from dlcore.model import GpuRef, Job, JobId, Node, Phase, Snapshot
 from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile, Speed
 from dloperator.jobs.entries import Jobs, Specs
-from dloperator.nodes.nodes import Pool, read_node
+from dloperator.nodes.nodes import read_node
 from dlwire.messages import Shape
 
 NEEDED: Final = ("policy", "mechanism", "seed")
@@ -48,6 +50,9 @@ LATER: Final = "only the operator of the cluster decides, after the job is submi
 LIMITS: Final = (
     "the plan takes speeds from the jobs that run now; it knows neither the operator's profiles nor whether nodes"
     " have the CPUs and the memory that pods request"
+)
+WITH_PROFILES: Final = (
+    "the plan does not know whether nodes have the CPUs and the memory that pods request"
 )
 
 
@@ -85,15 +90,41 @@ def plan(
         settings = operator.settings()
     except BackendError as error:
         raise CannotPlan(f"{error}; {UNKNOWN}") from error
-    planner = Planner(settings, pool=operator.pool(), told=operator.known_gpus(), now=now)
+    planner = Planner(settings, told=operator.known_gpus(), now=now)
     return planner.plan(newcomers, jobs, nodes=nodes)
+
+
+def show(
+    created: Created,
+    jobs: Sequence[Json],
+    *,
+    plan: Callable[[], list[Json]],
+    now: float,
+    home: str = "",
+    limits: str = LIMITS,
+) -> Plan:
+    """Show a plan, or the reason why there is none; in ``home`` jobs have names without a namespace."""
+    try:
+        effects = plan()
+    except CannotPlan as error:
+        accepted = [accept(item, home) for item in created.items]
+        notices = [*created.notices, str(error), describe_waiting(jobs, now)]
+        return Plan(accepted, notices, tells_others=False)
+    near = f"{home}/"
+    shown = [{**each, "job": each["job"].removeprefix(near)} for each in effects]
+    return Plan(shown, [*created.notices, limits])
 
 
 class Planner:
     """What decides about jobs at one moment."""
 
     def __init__(
-        self, settings: Sequence[Json], *, pool: Pool, told: Mapping[str, Any], now: float
+        self,
+        settings: Sequence[Json],
+        *,
+        told: Mapping[str, Any],
+        now: float,
+        profiles: Iterable[Profile] = (),
     ) -> None:
         """``told`` has the facts about GPUs that the operator publishes."""
         loaded = _read_settings(settings)
@@ -101,7 +132,8 @@ class Planner:
         self._watched = frozenset(
             name for each in settings if each["name"] == "watched" for name in each["value"]
         )
-        self._pool, self._told, self._now = pool, told, now
+        self._pool, self._told, self._now = read_pool(settings), told, now
+        self._profiles = {profile.type: profile for profile in profiles}
 
     def plan(
         self, newcomers: Sequence[Json], jobs: Sequence[Json], *, nodes: Sequence[Json]
@@ -159,7 +191,7 @@ class Planner:
         entries = scene.entries.values()
         return take_snapshot(
             scene,
-            profiles=_read_profiles(entries),
+            profiles=_read_profiles(entries, self._profiles),
             costs=self._options.costs,
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
@@ -195,15 +227,22 @@ def _why_set_aside(document: Json) -> str:
     return ""
 
 
-def _read_profiles(entries: Iterable[Entry]) -> Mapping[JobType, Profile]:
-    """Make profiles from the present speeds of jobs."""
+def _read_profiles(
+    entries: Iterable[Entry], stored: Mapping[JobType, Profile]
+) -> Mapping[JobType, Profile]:
+    """Add the present speeds of jobs to the stored profiles, where these have none for the shape."""
     speeds: dict[JobType, dict[Shape, Speed]] = {}
     for entry in entries:
         status = entry.status
         if status.phase is Phase.RUNNING and status.placement is not None and status.speed > 0.0:
             known = speeds.setdefault(entry.job.type, {})
             known[status.placement.shape] = Speed(status.speed)
-    return {kind: Profile(kind, known) for kind, known in speeds.items()}
+    known_types = stored.keys() | speeds.keys()
+    profiles = {kind: stored.get(kind) or Profile(kind) for kind in known_types}
+    return {
+        kind: replace(profile, speeds={**speeds.get(kind, {}), **profile.speeds})
+        for kind, profile in profiles.items()
+    }
 
 
 def _read_forecasts(entries: Iterable[Entry]) -> Mapping[JobId, Forecast]:

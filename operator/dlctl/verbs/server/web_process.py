@@ -20,10 +20,11 @@ from dlclient.backend import Json
 from dlclient.local.local_backend import LocalBackend
 from dlcontrol.recording.composing import compose, losses, make_memory, read_entries
 from dlcore.recording.record import Header, Record, Source
-from dlctl.output.page_source import make_harmless, telling
+from dlctl.output.page_source import make_harmless, read_tail, show_plan, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import find_store, open_profiles
 from dllocal.folders import Folders
+from dlweb.answering import write
 from dlweb.games import Game
 from dlweb.guarding import Guard
 from dlweb.serving import Server, listen, serve
@@ -72,9 +73,17 @@ class LiveSource:
         with telling():
             return make_harmless(self._backend.list_nodes())
 
+    def read_log(self, name: str, *, node: str, token: str) -> Json:  # noqa: ARG002 - all viewers are one user
+        with telling():
+            return read_tail(self._backend, name, node=node)
+
     @property
     def withheld(self) -> str:
         return ""
+
+    def plan(self, documents: list[Json], token: str) -> str:  # noqa: ARG002 - as above
+        with telling():
+            return write(show_plan(self._backend.preview(documents)))
 
     def pose(self, question: object) -> Game:
         return Game(

@@ -267,17 +267,19 @@ def _answer_or_refuse(act: Callable[[], Json]) -> Mapping[str, Any]:
     return checked
 
 
-def main(root: str, most_bytes: str = "") -> None:
-    """Answer the question on standard input within a limit of memory, if given; the server limits the time."""
+def answer_here(act: Callable[[Json], Json], most_bytes: str) -> None:
+    """Answer the question on standard input within a limit of memory; the server limits the time."""
     # Not before the imports, which are small.
-    if most_bytes:
-        resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
+    resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
+    os.nice(NICE)
+    json.dump(_answer_or_refuse(lambda: act(json.load(sys.stdin))), sys.stdout)
+
+
+def main(root: str, most_bytes: str = "") -> None:
     if root == HERE:
-        os.nice(NICE)
-        found = _answer_or_refuse(lambda: suppose_here(json.load(sys.stdin)))
+        answer_here(suppose_here, most_bytes)
     else:
-        found = answer(Path(root), json.load(sys.stdin))
-    json.dump(found, sys.stdout)
+        json.dump(answer(Path(root), json.load(sys.stdin)), sys.stdout)
 
 
 if __name__ == "__main__":
