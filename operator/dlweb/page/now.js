@@ -79,7 +79,7 @@ function Queue({ queue, open }) {
     <tbody>${queue.map((item) => html`<tr key=${item.job}><th scope="row">${link(item.job)}</th>
       <td>${item.expectedStart ? writeLength(Math.max(0, (Date.parse(item.expectedStart) - now) / 1000)) : "not known"}</td>
       <td>${item.ahead ?? "–"}</td><td>${item.priority}</td>
-      <td class="word">${item.message}${item.unknownBecause ? html`<br /><span class="quiet">The start is not known because ${item.unknownBecause}.</span>` : null}</td>
+      <td class="word">${item.message.replace(/^waits: /, "")}${item.unknownBecause ? html`<br /><span class="quiet">The start is not known because ${item.unknownBecause}.</span>` : null}</td>
       <td class="word">${item.makesRoom.length ? item.makesRoom.map((job) => html`<div>${link(job)}</div>`) : "–"}</td></tr>`)}</tbody>
   </table></div>
   <p class="quiet">Starts are expected if running jobs end as predicted and no other job comes.</p>`;
