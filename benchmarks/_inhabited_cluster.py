@@ -30,8 +30,12 @@ SPEED = 20.0
 
 
 @contextlib.contextmanager
-def inhabited(folder: Path, *, controllers: bool) -> Iterator[House]:
-    """Start it, without ``controllers`` where nothing but the page's server reads it; it ends with the block."""
+def inhabited(folder: Path, *, controllers: bool, store: Path | None = None) -> Iterator[House]:
+    """
+    Start it, without ``controllers`` where nothing but the page's server reads it; it ends with the block.
+
+    The page's server reads the record from the operator's ``store``, or else from the API server.
+    """
     scheduler: Json | None = {} if controllers else None
     wishes = Wishes(controllers=controllers, scheduler=scheduler)
     programs = find_all(*PROGRAMS)
@@ -49,7 +53,8 @@ def inhabited(folder: Path, *, controllers: bool) -> Iterator[House]:
         api.post(f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": VIEWER}})
         grant(api, "ClusterRole", "", VIEWER, READ_JOBS + READ_NODES)
         kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-web")
-        address, server = serve(guard, kubeconfig, folder)
+        words = () if store is None else ("--store", str(store))
+        address, server = serve(guard, kubeconfig, folder, *words)
         yield House(plane, address, {VIEWER: make_token(api, VIEWER)}, server, api)
 
 

@@ -3,8 +3,9 @@ The page of a cluster while many jobs come, go and reshape, in headless Chromium
 
 A real API server and scheduler, the operator, the SideCars, their trainings and the page's server run, each as a process;
 kubelets are played. A user logs in with a token. Measured are: the time until each view shows all jobs, the frames while
-the view is scrolled, the delay from a new job to the page, the memory of the page and of its server, and that the
-console has no errors.
+the view is scrolled, the delay from a new job to the page, the memory of the page and of its server, that the
+console has no errors, and what fifty more viewers cost the operator. At three moments, in which the operator is stopped,
+each view is compared with the record of its store, the commands' output and the API server's DLJobs.
 
 Then another control plane is filled with as many jobs as a large cluster has, and questions are asked over the API of the page's server.
 """
@@ -22,9 +23,14 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import click
+from _coming_and_going import ITERATIONS, count_ended, remove_some, submit
 from _inhabited_cluster import TEAM, VIEWER, fill, inhabited
+from _leading_cost import count_leading
 from _measuring import describe_machine, print_result, summarize
-from _progress import count, run, say
+from _page_compared import Comparison
+from _page_reading import Reading
+from _page_truths import Truth, full_name
+from _progress import attempts, count, run, say
 from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
 
 from tests.operator.stages import Stage, staged
@@ -34,10 +40,14 @@ from tests.web.devtools import Page, opened
 Json = dict[str, Any]
 
 ON_A_NODE = 4
-ITERATIONS = (1200, 2000, 2800, 3600, 4400)
-"""Half a minute to two minutes of one GPU."""
-LIMIT_S = 900.0
-FINAL = ("Completed", "Failed")
+LIMIT_S = 1800.0
+STORE = "profiles.db"
+"""The operator's store, in the folder of its stage."""
+PATIENT = {"lease.leaseSeconds": 900, "lease.giveUpSeconds": 890, "lease.stuckSeconds": 880}
+"""A Lease that an operator keeps while it is stopped for a comparison."""
+AGAIN_S = 0.3
+MOST_TOLD = 20
+"""The number of differences that are printed for each view."""
 SIZE = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
 HEADER = "document.querySelector('header').textContent"
@@ -107,6 +117,7 @@ class Looking:
         await self._page.ask("Emulation.setDeviceMetricsOverride", **SIZE)
         field = "document.querySelector('input[type=password]')"
         await self._page.until(f"{field} !== null")
+        await self._take_picture("login")
         await self._page.evaluate(f"{field}.value = {json.dumps(token)}")
         began = time.monotonic()
         await self._page.evaluate("document.querySelector('form button').click()")
@@ -120,7 +131,9 @@ class Looking:
         """Open a view, and scroll it."""
         view = VIEWS[name]
         # Jobs that end while it is opened are not waited for.
-        wanted = self._jobs - (0 if view.has_ended else await self._count_ended() + ON_A_NODE)
+        wanted = self._jobs - (
+            0 if view.has_ended else await asyncio.to_thread(count_ended, self._stage) + ON_A_NODE
+        )
         await self._open(view)
         began = time.monotonic()
         await self._until(f"{view.shown} >= {wanted}", view.shown)
@@ -137,12 +150,41 @@ class Looking:
             "frame_ms": summarize(gaps),
         }
 
-    async def insist_on_names(self) -> None:
-        """The view of jobs has the very jobs that the API server has."""
-        items = (await asyncio.to_thread(self._stage.api.get, self._stage.path()))["items"]
-        wanted = sorted(f"{TEAM}/{each['metadata']['name']}" for each in items)
-        await self._open(VIEWS["jobs"])
-        await self._until(f"[...{LINKS}].sort().join() === {json.dumps(','.join(wanted))}", ROWS)
+    async def compare(self, kubeconfig: Path, moment: str) -> Json:
+        """Compare every view with the truth, while the operator changes nothing."""
+        say(f"compares {moment}")
+        [operator] = self._stage.operators
+        truth = await asyncio.to_thread(self._stop, kubeconfig)
+        try:
+            found = await Comparison(Reading(self._page), truth).compare()
+        finally:
+            operator.thaw()
+        for name, each in found.items():
+            for difference in each.differences[:MOST_TOLD]:
+                say(f"{moment}, {name}: {difference}")
+        return {
+            "compared": moment,
+            **{name: each.compared for name, each in found.items()},
+            "differences": sum(len(each.differences) for each in found.values()),
+        }
+
+    def _stop(self, kubeconfig: Path) -> Truth:
+        """Stop the operator where it has written everything that it decided."""
+        [operator] = self._stage.operators
+        for _ in attempts("the operator is between two decisions"):
+            operator.freeze()
+            truth = Truth(
+                kubeconfig=kubeconfig,
+                namespace=TEAM,
+                store=self._stage.folder / STORE,
+                folder=self._stage.folder,
+                jobs=self._stage.api.get(self._stage.path())["items"],
+            )
+            if truth.is_settled:
+                return truth
+            operator.thaw()
+            time.sleep(AGAIN_S)
+        raise AssertionError
 
     async def ask(self) -> float:
         """Ask on the page what another policy would do, and return the seconds until both futures are shown."""
@@ -156,6 +198,15 @@ class Looking:
         await self._page.evaluate("document.querySelector('h2').scrollIntoView()")
         await self._take_picture("futures")
         return took
+
+    async def show_job(self) -> None:
+        """Take a picture of the job whose GPUs have changed most."""
+        items = self._stage.api.get(self._stage.path())["items"]
+        going = [job for job in items if job.get("status", {}).get("phase") == "Running"]
+        if going:
+            job = max(going, key=lambda each: len(each["status"].get("history", ())))
+            await Reading(self._page).read_job(full_name(job), is_there=True)
+            await self._take_picture("job")
 
     async def time_news(self, name: str, times: int) -> list[float]:
         """Submit jobs, and return the seconds until each of them is shown."""
@@ -177,11 +228,8 @@ class Looking:
             await self._page.until(condition)
         except AssertionError as error:
             await self._take_picture("in-vain")
-            raise click.ClickException(f"{error}: {await self._page.evaluate(told)}") from error
-
-    async def _count_ended(self) -> int:
-        items = (await asyncio.to_thread(self._stage.api.get, self._stage.path()))["items"]
-        return sum(each.get("status", {}).get("phase") in FINAL for each in items)
+            shown = await self._page.evaluate(told)
+            raise click.ClickException(f"{error}: {shown}; {self._stage.tell()}") from error
 
     async def _take_picture(self, name: str) -> None:
         if self._pictures is None:
@@ -200,6 +248,9 @@ class Sizes(NamedTuple):
     news: int
     gpus: int
     waiting: int
+    removed: int
+    seconds: float
+    """For which the processor time of the operator is measured, without and with viewers."""
 
 
 async def look_at(
@@ -214,13 +265,21 @@ async def look_at(
         for name in VIEWS:
             say(f"opens the view {name}")
             rows.append(await looking.look(name, sizes.frames))
-        say("compares names, asks what another policy would do, and waits for new jobs")
-        await looking.insist_on_names()
+        rows.append(await looking.compare(house.plane.admin, "while jobs run"))
+        say("asks what another policy would do, and waits for new jobs")
         asked_s = await looking.ask()
+        await looking.show_job()
         delays = {
             f"{name}_news_s": await looking.time_news(name, sizes.news) for name in ("jobs", "now")
         }
         used = (cpu_seconds(house.server.pid) - before) / (time.monotonic() - began)
+        await asyncio.to_thread(remove_some, stage, sizes.removed)
+        rows.append(await looking.compare(house.plane.admin, "after some were removed"))
+        rows.append(await count_leading(house, stage, "while jobs run", sizes.seconds))
+        say("waits until all jobs have ended")
+        await asyncio.to_thread(stage.wait, lambda: count_ended(stage, left=True) == 0)
+        rows.append(await looking.compare(house.plane.admin, "when all jobs have ended"))
+        rows.append(await count_leading(house, stage, "when all jobs have ended", sizes.seconds))
         # The first answer refuses the user who has not logged in yet, which the browser tells.
         errors = [each for each in page.complaints if "401" not in each]
         if errors:
@@ -245,25 +304,19 @@ def watch(folder: Path, *, sizes: Sizes, chromium: str, pictures: Path | None) -
     theirs = folder / "stage"
     theirs.mkdir(parents=True)
     with (
-        inhabited(folder, controllers=True) as house,
+        inhabited(folder, controllers=True, store=theirs / STORE) as house,
         staged(house.plane, TEAM, theirs, nodes) as stage,
     ):
         stage.patience = LIMIT_S
         say(f"submits {sizes.jobs} jobs")
-        stage.start_operator()
+        stage.start_operator(settings=PATIENT)
         began = time.monotonic()
         for number in range(sizes.jobs):
-            iterations = ITERATIONS[number % len(ITERATIONS)]
-            stage.submit(f"job-{number:03}", iterations=iterations)
+            submit(stage, number)
         submitted_s = time.monotonic() - began
 
-        def has_some_ended() -> bool:
-            items = stage.api.get(stage.path())["items"]
-            ended = sum(each.get("status", {}).get("phase") in FINAL for each in items)
-            return ended >= max(1, sizes.nodes)
-
         say("waits until some jobs have ended")
-        stage.wait(has_some_ended)
+        stage.wait(lambda: count_ended(stage) >= max(1, sizes.nodes))
         rows = asyncio.run(
             look_at(house, stage, folder, sizes=sizes, chromium=chromium, pictures=pictures)
         )
@@ -317,7 +370,9 @@ def main(*, full: bool, pictures: Path | None, part: str | None, form: str) -> N
     chromium = shutil.which("chromium") or ""
     if not chromium:
         click.echo("there is no chromium on the path: only the server is measured", err=True)
-    sizes = Sizes(200, 12, 240, 5, 4000, 200) if full else Sizes(12, 2, 60, 1, 64, 8)
+    sizes = (
+        Sizes(200, 12, 240, 5, 4000, 200, 6, 120.0) if full else Sizes(12, 2, 60, 1, 64, 8, 2, 15.0)
+    )
     rows: list[Json] = [{**describe_machine(), "load": round(os.getloadavg()[0], 1)}]
     with tempfile.TemporaryDirectory(prefix="dljob-page-") as temporary:
         folder = Path(temporary)
