@@ -1,6 +1,7 @@
 """The content of the page as its users see it: texts of its elements, and of the canvas the variables that it draws."""
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from tests.web.devtools import Page
@@ -96,8 +97,38 @@ class Reading:
         """Return the data that the canvas is drawn from, and its lanes."""
         await self.open("lanes")
         await self._page.until("document.querySelector('canvas')?.clientHeight > 0")
-        seen = await self._page.see(PAINTS, "data", "lanes")
+        seen = await self._see(PAINTS, ("data", "lanes"))
         return seen["data"], seen["lanes"]
+
+    async def _see(self, function: str, names: Collection[str]) -> Json:
+        """Return the values of variables that a function of the page sees."""
+        found = await self._page.ask("Runtime.evaluate", expression=function)
+        listed = await self._list_properties(found["result"]["objectId"])
+        inner = {each["name"]: each["value"] for each in listed["internalProperties"]}
+        scopes = (await self._list_properties(inner["[[Scopes]]"]["objectId"]))["result"]
+        seen: Json = {}
+        # The innermost scope comes first.
+        for scope in scopes:
+            held = (await self._list_properties(scope["value"]["objectId"]))["result"]
+            for each in held:
+                if each["name"] in names and each["name"] not in seen:
+                    seen[each["name"]] = await self._copy(each["value"]["objectId"])
+        return seen
+
+    async def _list_properties(self, thing: str) -> Json:
+        listed: Json = await self._page.ask(
+            "Runtime.getProperties", objectId=thing, ownProperties=True
+        )
+        return listed
+
+    async def _copy(self, thing: str) -> Any:
+        copied = await self._page.ask(
+            "Runtime.callFunctionOn",
+            objectId=thing,
+            functionDeclaration="function() { return this; }",
+            returnByValue=True,
+        )
+        return copied["result"]["value"]
 
     async def read_block(self, lane: int, at: float) -> Json:
         """Return what the view tells of a GPU at a time, by the address of that place."""

@@ -73,37 +73,6 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    async def see(self, function: str, *names: str) -> dict[str, Any]:
-        """Return the values of variables that a function of the page sees."""
-        [scopes] = [
-            each["value"]["objectId"]
-            for each in (await self._list_properties(await self._find(function)))[
-                "internalProperties"
-            ]
-            if each["name"] == "[[Scopes]]"
-        ]
-        seen: dict[str, Any] = {}
-        for scope in (await self._list_properties(scopes))["result"]:
-            if "objectId" not in scope["value"]:
-                continue
-            for each in (await self._list_properties(scope["value"]["objectId"]))["result"]:
-                if each["name"] in names and each["name"] not in seen:
-                    answer = await self.ask(
-                        "Runtime.callFunctionOn",
-                        objectId=each["value"]["objectId"],
-                        functionDeclaration="function() { return this; }",
-                        returnByValue=True,
-                    )
-                    seen[each["name"]] = answer["result"]["value"]
-        return seen
-
-    async def _find(self, expression: str) -> str:
-        answer = await self.ask("Runtime.evaluate", expression=expression)
-        return str(answer["result"]["objectId"])
-
-    async def _list_properties(self, thing: str) -> Any:
-        return await self.ask("Runtime.getProperties", objectId=thing, ownProperties=True)
-
     async def until(self, condition: str) -> None:
         """Wait until an expression is true; it is looked at before each picture."""
         looked = (
