@@ -68,6 +68,7 @@ def pose_game(
     """Prepare the process that answers a question."""
     told = {
         "question": question,
+        "home": "",
         "at": time.time(),
         "jobs": jobs,
         "nodes": nodes,

@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,8 +23,16 @@ from dlctl.verbs.agents.tools import JOB, Asked, text, whole
 LONGEST_S: Final = 180.0
 MOST_CPU_S: Final = 360
 """Ends a game whose server was killed."""
+MOST_BYTES: Final = 2 << 30
+"""The memory of a game about a cluster."""
 MOST_GPUS: Final = 100_000
 MOST_POLICIES: Final = 20
+
+HERE: Final = "-"
+"""Named instead of a state folder where the documents come with the question."""
+SHIPPED: Final = (
+    "the profiles of a cluster are its operator's, so speeds are the shipped ones and those of now"
+)
 
 _SCRIPT: Final = (
     f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({MOST_CPU_S}, {MOST_CPU_S}));"
@@ -64,16 +73,28 @@ GAME: Final[Mapping[str, Any]] = {
 
 
 def suppose(asked: Asked) -> Json:
-    if asked.folders is None:
-        raise ToolRefused(
-            "what_if asks a dljob up of one machine; for a cluster use preview_job,"
-            " or dljob simulate --live in a terminal"
-        )
-    words = ("-m", "dlctl.verbs.studies.supposing", str(asked.folders.root))
-    question = json.dumps(dict(asked.given))
-    answer: Json = _play(words, asked.halt, question=question).answer
+    question: Json = dict(asked.given)
+    if asked.folders is not None:
+        place = [str(asked.folders.root)]
+    else:
+        place = [HERE, str(MOST_BYTES)]
+        question = {
+            "question": question,
+            "at": time.time(),
+            "home": asked.backend.home,
+            "jobs": asked.backend.list_jobs().items,
+            "nodes": asked.backend.list_nodes(),
+            "settings": asked.backend.list_settings(),
+            "profiles": [],
+            "notes": [SHIPPED],
+        }
+    words = ("-m", "dlctl.verbs.studies.supposing", *place)
+    answer: Json = _play(words, asked.halt, question=json.dumps(question)).answer
     if "error" in answer:
         raise ToolRefused(answer["error"])
+    near = f"{asked.backend.home}/"
+    for course in (course for future in answer["futures"] for course in future["jobs"]):
+        course["job"] = course["job"].removeprefix(near)
     return {"differences": dict(asked.given), **answer}
 
 

@@ -213,7 +213,7 @@ READING: Final = (
     Tool(
         name="what_if",
         does="Play two futures of all jobs by the very scheduler: as it is, and with something different."
-        " Nothing is changed. On one machine only.",
+        " Nothing is changed.",
         ask=playing.suppose,
         plays=True,
         arguments=playing.DIFFERENCES,

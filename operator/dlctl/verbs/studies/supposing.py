@@ -123,19 +123,18 @@ class Supposed:
         """Return the answers with the differences of a question; raises :class:`WrongQuestion`."""
         jobs, nodes = deepcopy(self.jobs), self.nodes
         if question.job:
-            _change(_find(jobs, question.job, field="job"), question)
+            _change(self._find(jobs, question.job, field="job"), question)
         if question.another:
-            jobs.append(_copy(_find(jobs, question.another, field="another"), jobs))
+            jobs.append(_copy(self._find(jobs, question.another, field="another"), jobs))
         if question.cordon:
             nodes = _cordon(nodes, question.cordon)
         return replace(self, jobs=jobs, nodes=nodes)
 
-
-def _find(items: Sequence[Json], name: str, *, field: str) -> Json:
-    for item in items:
-        if full_name(item) == name:
-            return item
-    raise WrongQuestion(f"{field}: there is no job {name}; dljob get lists those that are")
+    def _find(self, items: Sequence[Json], name: str, *, field: str) -> Json:
+        for item in items:
+            if name in (full_name(item), full_name(item, self.home)):
+                return item
+        raise WrongQuestion(f"{field}: there is no job {name}; dljob get lists those that are")
 
 
 def _change(document: Json, question: Question) -> None:
@@ -198,8 +197,10 @@ def suppose(root: Path, question: Question) -> Json:
 def suppose_here(sent: Json) -> Json:
     """Answer a question about a cluster from the documents that the page's server has read."""
     question = read_question(sent["question"])
-    supposed = Supposed(jobs=sent["jobs"], nodes=sent["nodes"], settings=sent["settings"])
-    profiles = {profile.type: profile for profile in profilefile.parse_all(sent["profiles"])}
+    given = {name: sent[name] for name in ("jobs", "nodes", "settings", "home")}
+    supposed = Supposed(**given)
+    read = profilefile.parse_all(sent["profiles"]) if sent["profiles"] else ()
+    profiles = {profile.type: profile for profile in read}
     known = live.Known(profiles, tuple(sent["notes"]))
     return _compare(supposed, known, question=question, at=sent["at"])
 
