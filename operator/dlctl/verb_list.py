@@ -84,7 +84,7 @@ VERBS = {
         "report": Verb(
             "verbs.watching.report", "Sum up where GPU time went, by namespace, user, job or type."
         ),
-        "web": Verb("verbs.watching.web", "Open the page of a cluster in a browser."),
+        "web": Verb("verbs.watching.web", "Open the page of a cluster or a machine in a browser."),
         "logs": Verb("verbs.watching.logs", "Print the output of a job's training."),
         "exec": Verb("verbs.jobs.execute", "Run a command on the GPUs that a job has."),
         "wait": Verb(

@@ -13,7 +13,7 @@ from typing import Final
 
 from dlclient.cluster.reading.gpus import HIDDEN
 from dlcore.documents.jobnames import full_name
-from dlcore.recording.narrowing import WITHHELD, list_held, narrow
+from dlcore.recording.narrowing import WITHHELD, list_held, list_jobs, narrow
 from dlcore.recording.record import Gpu, Line, Record
 from dlcore.recording.sums import list_spans
 from dlkube.documents import JsonObject
@@ -67,9 +67,10 @@ def narrow_record(record: Record, rights: Rights) -> Record:
     """Leave out lines about other jobs; without the right to list nodes, also GPUs while no visible job has them."""
     if rights.has_all:
         return record
+    hidden = frozenset(job for job in list_jobs(record) if not rights.shows(job))
     if rights.nodes:
-        return narrow(record, rights.shows, lack=PARTLY)
-    narrowed = narrow(record, rights.shows, lack=THEIRS)
+        return narrow(record, hidden, lack=PARTLY)
+    narrowed = narrow(record, hidden, lack=THEIRS)
     jobs = [line for line in narrowed.lines if not isinstance(line, Gpu)]
     return Record.of(narrowed.header, [*_show_held(narrowed), *jobs])
 

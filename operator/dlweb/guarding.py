@@ -64,7 +64,8 @@ class Guard:
             )
         if request.path.startswith(GUARDED) and not self._knows(request):
             answer = refuse(
-                401, "the token is missing or wrong; open the address that dljob up --web printed"
+                401,
+                "the token is missing or wrong; open the address that dljob up --web or dljob web has printed",
             )
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer

@@ -20,6 +20,12 @@ UNKNOWN_TURN: Final[Mapping[str, Any]] = {
 }
 
 
+OF_ANOTHER: Final[Mapping[str, Any]] = {
+    "unknownBecause": "only the owner of the job and root see its turn"
+}
+"""The turn of a job on a server of several users, of which this user sees the name, the owner and the GPUs alone."""
+
+
 def make_queue(jobs: Sequence[Json]) -> list[Json]:
     """List the jobs that wait for GPUs in the order of their turns."""
     givers = _list_givers(jobs)
@@ -47,7 +53,7 @@ def _item(job: Json, givers: Iterable[str]) -> Json:
         "priority": job.get("spec", {}).get("priority", 0),
         "submittedAt": job["metadata"].get("creationTimestamp"),
         "message": status.get("message", ""),
-        **status.get("queue", UNKNOWN_TURN),
+        **status.get("queue", OF_ANOTHER if "owner" in status else UNKNOWN_TURN),
         "makesRoom": list(givers),
     }
 

@@ -36,7 +36,7 @@ from dlcore.model import (
     Snapshot,
 )
 from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlcore.recording.record import Decided, Happened, Header, Record, Source
+from dlcore.recording.record import Header, Line, Record, Source
 from dllocal.api.serving import Server
 from dllocal.events import Events
 from dllocal.folders import Folders
@@ -168,7 +168,7 @@ class Stage:
 
     # --- what a controller would do
 
-    def keep(self, *lines: Decided | Happened, epoch: int = 0) -> None:
+    def keep(self, *lines: Line, epoch: int = 0) -> None:
         first = len(self.history)
         self.history += [
             RecordRow.of(line, f"{number:04}", epoch=epoch)

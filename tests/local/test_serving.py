@@ -19,7 +19,8 @@ from dlcontrol.reporting.reasons import Outlook
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
-from dlcore.recording.record import Decided, Happened
+from dlcore.recording.record import Decided, Given, Gpu, Happened, Submitted, decode
+from dlcore.recording.sums import list_outages, sum_gpu_seconds
 from dllocal.api import queries, refusals, showing
 from dllocal.api.access import Access
 from dllocal.folders import StateError
@@ -637,6 +638,35 @@ def test_events_of_other_users_do_not_end_a_wait(ask, up, monkeypatch):
     (news,) = ask.get("/v1/events?since=0&seconds=60")["items"]
     later.join(240.0)
     assert news["job"] == "mine"
+
+
+def test_the_record_of_a_user_has_jobs_of_others_as_blocks(ask, up, monkeypatch):
+    begin = time.time() - 100.0
+    up.do(
+        lambda stage: stage.keep(
+            *(Submitted(at=begin, job=job) for job in ("mine", "theirs", "waits")),
+            Given(at=begin + 1.0, job="mine", placement=Placement.of({NODE: (0,)})),
+            Given(at=begin + 2.0, job="theirs", placement=Placement.of({NODE: (1, 2)})),
+            Happened(at=begin + 3.0, job="theirs", name="Crashed"),
+            epoch=1,
+        )
+    )
+
+    def read(query=""):
+        return decode(ask.get(f"/v1/record{query}")["lines"], "the record")
+
+    assert sum_gpu_seconds(read()).keys() == {"mine", "theirs", "waits"}
+    monkeypatch.setattr(Access, "sees_all", lambda *_: False)
+    monkeypatch.setattr(Access, "may_see", lambda *_: lambda job: job == JobId("mine"))
+    for query, since in (("", begin + 2.0), (f"?since={begin + 50.0}", begin + 50.0)):
+        record = read(query)
+        assert {line.job for line in record.lines if not isinstance(line, Gpu)} == {"mine"}
+        held = {
+            ref.number: [(each.begin, each.is_held) for each in found]
+            for ref, found in list_outages(record).items()
+        }
+        assert held == {1: [(since, True)], 2: [(since, True)]}
+        assert record.header.missing[-1].startswith("you see your own jobs")
 
 
 def test_events_of_earlier_controllers_come_from_the_history(ask, up):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,11 +15,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,7 +42,7 @@ from dllocal.pods.rotating import LogLimits, rotate
 from dllocal.state_folder import lock_folder, make_folders
 from tests.ctl.running import LONGEST_S, Command, run_apart
 from tests.local.ups import ROOT, find_processes, kill_all
-from tests.local.users import SCRIPT, find_python, made, make_python
+from tests.local.users import SCRIPT, User, find_python, made, make_python
 
 TOKEN = "hf_of_one_user"  # noqa: S105 - it is none
 TRAINING = (
@@ -191,6 +194,95 @@ def test_what_is_of_another_or_of_all_is_refused_with_the_reason(place):
     assert refused.status == 1
     assert f'metadata.namespace: "{place.ada.name}" is not yours' in refused.stderr
     assert "forged" not in place.bob("get").stdout
+
+
+PRINTED = re.compile(r"The page is at (http://127\.0\.0\.1:[0-9]+/)#token=([\w-]{43})\n")
+
+
+class OwnPage(NamedTuple):
+    """The page that ``dljob web`` serves to a user."""
+
+    address: str
+    token: str
+
+    def __call__(
+        self, path: str, body: bytes | None = None, *, token: str | None = None
+    ) -> tuple[int, str]:
+        request = urllib.request.Request(f"{self.address}api/v1/{path}", body)  # noqa: S310 - ours
+        request.add_header("Authorization", f"Bearer {self.token if token is None else token}")
+        try:
+            with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:  # noqa: S310 - ours
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read().decode()
+
+
+@contextlib.contextmanager
+def opened_page(user):
+    process = user.start(*user.type("web", "--no-browser"))
+    try:
+        found = PRINTED.fullmatch(process.stdout.readline())
+        assert found is not None, process.communicate(timeout=LONGEST_S)
+        yield OwnPage(*found.groups())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONGEST_S) == 130
+    finally:
+        process.kill()
+        process.communicate(timeout=LONGEST_S)
+
+
+@pytest.mark.story
+@real
+def test_the_page_of_each_user_has_own_jobs_whole_and_those_of_others_as_blocks(place):
+    with opened_page(place.ada) as as_ada, opened_page(place.bob) as as_bob:
+        for ask, user, other in ((as_ada, place.ada, place.bob), (as_bob, place.bob, place.ada)):
+            for token in {"", as_ada.token, as_bob.token} - {ask.token}:
+                assert ask("page", token=token)[0] == 401
+            page = json.loads(ask("page")[1])
+            assert [job["name"] for job in page["jobs"]] == [f"{user.name}/mine"]
+            [node] = page["nodes"]
+            has_spans = [bool(lane["spans"]) for lane in node["lanes"]]
+            has_blocks = [bool(lane["others"]) for lane in node["lanes"]]
+            assert (sum(has_spans), sum(has_blocks)) == (1, 1)
+            assert not any(
+                span and block for span, block in zip(has_spans, has_blocks, strict=True)
+            )
+            assert page["sums"]["held_by_others"] > 0
+            for path in ("page", "record", "usage.csv"):
+                status, told = ask(path)
+                assert (status, other.name in told, user.name in told) == (200, False, True), path
+            # Lists are those of dljob get and dljob gpu list.
+            jobs = json.loads(ask("jobs")[1])["items"]
+            whole = {each["metadata"]["namespace"]: bool(each["spec"]) for each in jobs}
+            assert whole == {user.name: True, other.name: False}
+            held = [gpu.get("job") for gpu in json.loads(ask("nodes")[1])["items"][0]["gpus"]]
+            assert f"{other.name}/mine" in held
+            assert ask(f"jobs/{user.name}/mine")[0] == 200
+            status, told = ask(f"jobs/{other.name}/mine")
+            assert (status, f"belongs to {other.name}" in told) == (502, True)
+            assert json.loads(ask("what-if")[1])["allowed"] is False
+            assert ask("what-if", b"{}")[0] == 403
+    with opened_page(User("root", place.ada.python, place.state)) as ask:
+        page = json.loads(ask("page")[1])
+        assert {job["name"].partition("/")[0] for job in page["jobs"]} == {
+            place.ada.name,
+            place.bob.name,
+        }
+        assert page["sums"]["held_by_others"] == 0
+        assert json.loads(ask("what-if")[1])["allowed"] is True
+
+
+@real
+def test_a_user_gets_the_record_and_the_report_of_own_jobs(place):
+    words = (("record",), ("record", "--since", "1s"), ("report", "--by", "job"))
+    told = [place.bob(*each) for each in words]
+    for each in told:
+        assert each.status == 0, each
+        assert f"{place.bob.name}/mine" in each.stdout
+        assert place.ada.name not in each.stdout + each.stderr
+        assert "not complete: you see your own jobs" in each.stderr
+    assert "held by other jobs" in told[-1].stdout
 
 
 ASK = """

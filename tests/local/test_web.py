@@ -5,6 +5,8 @@ import os
 import re
 import select
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -137,6 +139,61 @@ def test_no_process_is_left_of_a_controller_that_is_killed(root):
         page.insist_on_end()
 
 
+@pytest.mark.story
+@real
+def test_dljob_web_serves_the_page_until_ctrl_c_and_no_command_line_has_its_token(root):
+    state, seen = root / "state", root / "seen"
+    browser = root / "browser"
+    browser.write_text(
+        f'#!/bin/sh\ntr "\\0" "\\n" < /proc/$$/cmdline > {seen}.new\n'
+        f'cat "${{1#file://}}" >> {seen}.new\nmv {seen}.new {seen}\n'
+    )
+    browser.chmod(0o755)
+    with going(state, "--virtual-gpus", 2) as up:
+        up.submit(replay("short", root, iterations=1, faster=1000.0))
+        up.until_phase("short", "Completed")
+        command = [*(sys.executable, "-c", "from dlctl.main import main; main()", "web")]
+        process = subprocess.Popen(
+            [*command, "--state", state],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "DISPLAY": ":0",
+                "BROWSER": str(browser),
+            },
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            [(host, port, token)] = PRINTED.findall(line)
+            url = f"http://{host}:{port}/#token={token}"
+            up.until(seen.exists)
+            typed, _, file = seen.read_text(encoding="utf-8").partition("file://")
+            assert token not in typed + file.splitlines()[0]
+            assert f"url={url}" in file
+            request = urllib.request.Request(
+                f"http://{host}:{port}/api/v1/page", None, {"Authorization": f"Bearer {token}"}
+            )
+            with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:  # noqa: S310 - ours
+                [job] = json.load(answer)["jobs"]
+            assert (job["name"], job["outcome"]) == ("short", "Completed")
+            taken = up("web", "--no-browser", "--port", port)
+            assert (taken.status, "leave --port out" in taken.stderr) == (1, True)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(LONGEST_S) == 130
+        finally:
+            process.kill()
+            process.communicate(timeout=LONGEST_S)
+
+
+def test_without_a_server_dljob_web_names_the_remedy(root, capsys):
+    result = Command(capsys)("web", "--state", root / "state")
+    assert (result.status, result.stdout) == (1, "")
+    assert "no dljob up answers at" in result.stderr
+
+
 def test_where_others_could_look_is_refused_with_the_reason(root, capsys):
     whole = "write it whole, without a port"
     for options, error in (
@@ -150,7 +207,7 @@ def test_where_others_could_look_is_refused_with_the_reason(root, capsys):
         (("--web", "--web-host", "*.lan"), "*.lan is not the name of a machine"),
         (("--web", "--web-host", ""), whole),
         (("--web", "--web-host", "gpu-7.lan:80"), whole),
-        (("--web", "--system"), "--web shows all jobs to each viewer"),
+        (("--web", "--system"), "leave --web out, and let each user run dljob web"),
     ):
         result = Command(capsys)("up", "--virtual-gpus", 1, "--state", root / "state", *options)
         assert (result.status, result.stdout) == (2, ""), options

@@ -27,32 +27,42 @@ class User:
         entry = pwd.getpwnam(name)
         self.name, self.uid, self.gid = name, entry.pw_uid, entry.pw_gid
         self.home = Path(entry.pw_dir)
-        self._python = python
+        self.python = python
         self._state = state
 
-    def run(self, *command: object, **variables: str) -> Result:
+    def start(self, *command: object, **variables: str) -> subprocess.Popen[str]:
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.home)}
-        words = ["/usr/bin/env", "-C", str(self.home), *map(str, command)]
-        done = subprocess.run(
-            words,
+        return subprocess.Popen(
+            ["/usr/bin/env", "-C", str(self.home), *map(str, command)],
             user=self.uid,
             group=self.gid,
             extra_groups=[] if self.uid else None,
             env={**environment, "USER": self.name, "LANG": "C.UTF-8", **variables},
             cwd="/",
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=LONGEST_S,
-            check=False,
         )
-        return Result(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *command: object, **variables: str) -> Result:
+        with self.start(*command, **variables) as process:
+            try:
+                told, said = process.communicate(timeout=LONGEST_S)
+            finally:
+                process.kill()
+        return Result(process.returncode, told, said)
+
+    def type(self, *words: object) -> list[object]:
+        """Return the command; options come before what follows ``--``."""
+        place = words.index("--") if "--" in words else len(words)
+        return [
+            *(self.python, "-c", SCRIPT, *words[:place]),
+            *("--state", self._state, *words[place:]),
+        ]
 
     def __call__(self, *words: object, **variables: str) -> Result:
-        """Run the command; options come before what follows ``--``."""
-        place = words.index("--") if "--" in words else len(words)
-        typed = (*words[:place], "--state", self._state, *words[place:])
-        return self.run(self._python, "-c", SCRIPT, *typed, **variables)
+        return self.run(*self.type(*words), **variables)
 
     def submit(self, document: Mapping[str, Any], **variables: str) -> Result:
         file = self.home / "job.yaml"

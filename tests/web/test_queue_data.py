@@ -33,6 +33,14 @@ def test_jobs_that_wait_are_in_the_order_of_their_turns():
     assert (second["job"], second["unknownBecause"]) == ("last", "no reason is known")
 
 
+def test_a_job_of_another_user_waits_without_its_turn():
+    theirs = job("theirs")
+    theirs["status"] = {"phase": "Queued", "owner": "bob"}
+    mine, other = make_queue([theirs, job("mine", ahead=1)])
+    assert (mine["job"], other["job"]) == ("mine", "theirs")
+    assert other["unknownBecause"] == "only the owner of the job and root see its turn"
+
+
 def test_a_job_that_waits_is_in_the_queue_before_its_turn_is_known():
     jobs = [
         job("late"),

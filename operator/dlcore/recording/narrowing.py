@@ -7,7 +7,7 @@ Used by the page of a cluster and by a ``dljob up`` that several users share.
 Pure.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -22,10 +22,12 @@ WITHHELD: Final = "the reason is not shown, because it may name jobs that you ma
 Interval = tuple[float, float]
 
 
-def narrow(record: Record, shows: Callable[[str], bool], *, lack: str) -> Record:
-    """Leave out the lines of jobs that are not shown; ``lack`` is the sentence that tells readers."""
-    named = {line.job for line in record.lines if not isinstance(line, Gpu)}
-    hidden = frozenset(job for job in named if not shows(job))
+def list_jobs(record: Record) -> frozenset[str]:
+    return frozenset(line.job for line in record.lines if not isinstance(line, Gpu))
+
+
+def narrow(record: Record, hidden: Collection[str], *, lack: str) -> Record:
+    """Leave out the lines of hidden jobs; ``lack`` is the sentence that tells readers."""
     jobs = [line for line in record.lines if not isinstance(line, Gpu) and line.job not in hidden]
     # A sentence about a gap may be about one job, and then it names that job.
     kept = [each for each in record.header.missing if not any(job in each for job in hidden)]

@@ -43,14 +43,15 @@ STORE = click.option(
     metavar="URL",
     help="Read the store itself instead of asking a controller: a file, or a mongodb:// address.",
 )
+STATE = click.option(
+    "--state",
+    # Users may pass through the folder of a server of all users, but not read it.
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    metavar="DIR",
+    help=STATE_HELP,
+)
 _OPTIONS = (
-    click.option(
-        "--state",
-        # Users may pass through the folder of a server of all users, but not read it.
-        type=click.Path(path_type=Path, file_okay=False, readable=False),
-        metavar="DIR",
-        help=STATE_HELP,
-    ),
+    STATE,
     KUBECONFIG,
     CONTEXT,
     click.option(

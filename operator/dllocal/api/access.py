@@ -2,8 +2,8 @@
 The rights of users at a server that several users share (``dljob up --system``).
 
 The kernel identifies the user and the groups of the process that has connected. Each job belongs to its submitter. Other
-users see only the name, the owner, the phase and the GPUs of a job; everything else, and every change, needs its owner
-or root. Requests that are not listed as open to all need root.
+users see only the name, the owner, the phase and the GPUs of a job, and the record has the latter as anonymous blocks;
+everything else, and every change, needs its owner or root. Requests that are not listed as open to all need root.
 
 :mod:`dllocal.api.serving` checks every request. On a server of one user no other user can open the socket.
 """
@@ -31,6 +31,7 @@ OPEN = frozenset(
         ("GET", "/v1/about"),
         ("GET", "/v1/nodes"),
         ("GET", "/v1/events"),
+        ("GET", "/v1/record"),
         ("GET", "/v1/jobs"),
         ("POST", "/v1/jobs"),
         ("POST", "/v1/plan"),
@@ -88,6 +89,10 @@ class Access:
     def home(self, request: web.Request) -> str:
         """Return the default namespace of the user who asks."""
         return namespace_of(self.caller(request)) if self._shared else ""
+
+    def sees_all(self, request: web.Request) -> bool:
+        """Return whether the user who asks may see all of all jobs."""
+        return not self._shared or self.caller(request).uid == 0
 
     def may_see(self, request: web.Request) -> Callable[[JobId], bool]:
         """Return a function that says whether the user who asks may see all of a job."""

@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
 
 from dlcontrol.gpus import gpu_table
 from dlcontrol.situation.status_documents import Json
 from dlcore.model import GpuRef, JobId, NodeName
-from dlcore.recording.record import encode
+from dlcore.recording.narrowing import list_jobs, narrow
+from dlcore.recording.record import Record, encode
 from dllocal.api import showing
 from dllocal.api.access import Access
 from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds, wait_for_scene
@@ -18,6 +22,11 @@ from dllocal.api.submissions import read_body
 from dllocal.server_parts import LatestScene, ServerParts
 from dlstore.rows import read_history
 from dlstore.store import StoreError
+
+OWN: Final = (
+    "you see your own jobs, and of those of other users only the GPUs that they hold; a GPU is"
+    " also idle while only jobs of other users wait"
+)
 
 LONGEST_REASON = 500
 MOST_EARLIER = 100
@@ -28,6 +37,9 @@ class MachineApi:
         self._parts = parts
         self._access = Access(parts.registry, shared=parts.shared)
         self._latest = latest
+        self._turn = asyncio.Lock()
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By the number of a user."""
 
     def routes(self) -> list[web.RouteDef]:
         gpu = "/v1/nodes/{node}/gpus/{gpu}/cordon"
@@ -94,13 +106,28 @@ class MachineApi:
     async def show_record(self, request: web.Request) -> web.Response:
         """Return the lines of the record since a time, in seconds since the epoch."""
         since = read_number(request, "since", usual=0.0)
+        if self._access.sees_all(request):
+            record = await self._read_record(since)
+            # In a thread, because a long record takes long to encode.
+            lines = await asyncio.to_thread(lambda: [*encode(record)])
+        else:
+            # Each user has one turn at a time, and all users one thread, so that the controller goes on.
+            async with self._turns[self._access.caller(request).uid], self._turn:
+                lines = await self._narrow_record(since, self._access.may_see(request))
+        return web.json_response({"lines": lines})
+
+    async def _read_record(self, since: float) -> Record:
         try:
-            record = await asyncio.to_thread(self._parts.record, since)
+            return await asyncio.to_thread(self._parts.record, since)
         except StoreError as error:
             raise RefusedError(503, f"the record cannot be read: {error}") from error
-        # In a thread, because a long record takes long to encode.
-        lines = await asyncio.to_thread(lambda: [*encode(record)])
-        return web.json_response({"lines": lines})
+
+    async def _narrow_record(self, since: float, may_see: Callable[[JobId], bool]) -> list[str]:
+        record = await self._read_record(since)
+        named = await asyncio.to_thread(list_jobs, record)
+        # Not in the thread, because requests change the owners of jobs.
+        hidden = frozenset(job for job in named if not may_see(JobId(job)))
+        return await asyncio.to_thread(lambda: [*encode(narrow(record, hidden, lack=OWN))])
 
     async def list_nodes(self, _request: web.Request) -> web.Response:
         """List every GPU with its job, or the reason why it is out of service."""

@@ -1,4 +1,4 @@
-// A live page: how it asks its server. On one machine it has the token of the address that `dljob up --web` has printed.
+// A live page: how it asks its server. On one machine it has the token of the address that `dljob up --web` or `dljob web` has printed.
 // On a cluster users log in with a token of theirs; it begins a session, whose cookie no script can read.
 import { take } from "./view.js";
 
@@ -54,7 +54,7 @@ async function send(path, options) {
   try {
     answer = await fetch(path, { ...options, cache: "no-store" });
   } catch {
-    throw new Error(`The server of this page does not answer.${hasLogin ? "" : " It ends with its dljob up, and the next one prints another address."}`);
+    throw new Error(`The server of this page does not answer.${hasLogin ? "" : " It ends with its command, whose next start prints another address."}`);
   }
   if (answer.ok || answer.status === 304) return answer;
   const told = await answer.json().catch(() => ({}));

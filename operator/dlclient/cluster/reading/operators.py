@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dlclient.backend import BackendError, Json, NotThere
-from dlclient.cluster.asking import Asker
 from dlkube import names
 from dlkube.resources import CONFIGMAPS
 
 if TYPE_CHECKING:
+    from dlclient.cluster.asking import Asker
     from dloperator.nodes.nodes import Pool
 
 
@@ -22,7 +22,7 @@ HOME_VARIABLE: Final = "DLJOB_OPERATOR_NAMESPACE"
 class Operator:
     """Reads each ConfigMap once."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: "Asker") -> None:
         self._asker = asker
         self._known: list[Json] | None = None
 

@@ -105,7 +105,7 @@ def _check_usage(address: Endpoint | None, *, unencrypted: bool, system: bool) -
     if system:
         raise click.UsageError(
             "--web shows all jobs to each viewer, and --system has users who may not see those of others; leave"
-            " one of them out"
+            " --web out, and let each user run dljob web"
         )
     if not (address.is_loopback or unencrypted):
         raise click.UsageError(

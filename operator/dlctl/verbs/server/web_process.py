@@ -1,7 +1,9 @@
 """
-The process that serves the live page of a ``dljob up``: started by :mod:`dlctl.verbs.server.web`, ends with it.
+Serves the live page of a ``dljob up``.
 
-The record is read from the store itself. For all else it asks the controller at its socket, as the verbs do.
+:mod:`dlctl.verbs.server.web` starts this process, which ends with its ``dljob up`` and reads the record from the store
+itself. ``dljob web`` serves the page of one user, and asks the controller at its socket alone, which knows the user by
+the kernel.
 """
 
 import asyncio
@@ -11,18 +13,19 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from dlclient.backend import Json
+from dlclient.backend import BackendError, Json
 from dlclient.local.local_backend import LocalBackend
 from dlcontrol.recording.composing import compose, losses, make_memory, read_entries
 from dlcore.recording.record import Header, Record, Source
 from dlctl.output.page_source import make_harmless, read_tail, show_plan, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import find_store, open_profiles
+from dlctl.verbs.server.web import ANYWHERE, LOOPBACK, Page
 from dllocal.folders import Folders
 from dlweb.answering import write
 from dlweb.games import Game
@@ -34,31 +37,26 @@ NICE: Final = 5
 
 TOKEN_BYTES: Final = 32
 
+ROOTS: Final = (
+    "futures are played with all jobs, and of jobs of other users you see only the GPUs; root gets futures from sudo"
+    " dljob web"
+)
+"""The reason why users of a shared server get no futures."""
+
 
 class LiveSource:
-    """A ``dljob up``, as the page asks it."""
+    """A ``dljob up``, as the page of its user asks it."""
 
-    def __init__(self, root: Path) -> None:
-        self._folders = Folders(root)
+    def __init__(self, folders: Folders, *, withheld: str = "") -> None:
+        """``withheld`` is the reason why this user gets no futures, if there is one."""
+        self._folders = folders
+        self.withheld = withheld
         # Several threads ask at the same time, so each question has its own connection.
-        self._backend = LocalBackend(self._folders.socket)
-        self._decode = make_memory()
+        self._backend = LocalBackend(folders.socket)
 
     def read_record(self, since: float) -> Record:
         with telling():
-            # Before the store is opened, so that the controller opens it first.
-            about = self._backend.about()
-            with open_profiles(find_store(self._backend, self._folders), None) as store:
-                kept = store.rows()
-            documents = self._backend.list_jobs().items if any(losses(kept)) else []
-        header = Header(
-            source=Source.MACHINE,
-            since=since,
-            until=time.time(),
-            policy=about["policy"],
-            title=platform.node(),
-        )
-        return compose(kept, read_entries(documents), header=header, decode=self._decode)
+            return self._backend.read_record(since)
 
     def list_jobs(self) -> list[Json]:
         with telling():
@@ -77,10 +75,6 @@ class LiveSource:
         with telling():
             return read_tail(self._backend, name, node=node)
 
-    @property
-    def withheld(self) -> str:
-        return ""
-
     def plan(self, documents: list[Json], token: str) -> str:  # noqa: ARG002 - as above
         with telling():
             return write(show_plan(self._backend.preview(documents)))
@@ -91,6 +85,53 @@ class LiveSource:
             json.dumps(question).encode(),
             remedy="ask with dljob simulate --live",
         )
+
+
+class StoreSource(LiveSource):
+    """The same, with the record from the store itself, so that viewers cost the controller nothing."""
+
+    def __init__(self, folders: Folders) -> None:
+        super().__init__(folders)
+        self._decode = make_memory()
+
+    def read_record(self, since: float) -> Record:
+        with telling():
+            # Before the store is opened, so that the controller opens it first.
+            about = self._backend.about()
+            with open_profiles(find_store(self._backend, self._folders), None) as store:
+                kept = store.rows()
+            documents = self._backend.list_jobs().items if any(losses(kept)) else []
+        header = Header(
+            source=Source.MACHINE,
+            since=since,
+            until=time.time(),
+            policy=about["policy"],
+            title=platform.node(),
+        )
+        return compose(kept, read_entries(documents), header=header, decode=self._decode)
+
+
+def serve_user(folders: Folders, *, port: int, or_else: str, opened: Callable[[str], None]) -> None:
+    """
+    Serve the page to the user of this process until Ctrl-C; ``opened`` takes the address with the token.
+
+    Raises :class:`BackendError` if no ``dljob up`` answers, or if the port cannot be opened.
+    """
+    os.nice(NICE)
+    backend = LocalBackend(folders.socket, or_else=or_else)
+    backend.about()
+    source = LiveSource(folders, withheld=ROOTS if backend.home and os.getuid() else "")
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        door = listen(LOOPBACK, port)
+    except OSError as error:
+        raise BackendError(
+            f"port {port} cannot be opened ({error.strerror}); leave --port out for a free one"
+        ) from error
+    with door:
+        opened(Page(ANYWHERE).url(door.getsockname()[1], token))
+        application = Server(source).application(Guard(token, loopback=True))
+        asyncio.run(serve(application, door, until=asyncio.Event().wait))
 
 
 def main(root: str, host: str, port: str, *names: str) -> None:
@@ -108,7 +149,7 @@ def main(root: str, host: str, port: str, *names: str) -> None:
         _answer({"port": door.getsockname()[1], "token": token})
         loopback = ip_address(door.getsockname()[0]).is_loopback
         guard = Guard(token, loopback=loopback, names=names if loopback else (*names, host))
-        application = Server(LiveSource(Path(root))).application(guard)
+        application = Server(StoreSource(Folders(Path(root)))).application(guard)
         asyncio.run(serve(application, door, until=_wait_for_end))
 
 
