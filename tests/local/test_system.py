@@ -260,7 +260,9 @@ def test_the_page_of_each_user_has_own_jobs_whole_and_those_of_others_as_blocks(
             assert f"{other.name}/mine" in held
             assert ask(f"jobs/{user.name}/mine")[0] == 200
             status, told = ask(f"jobs/{other.name}/mine")
-            assert (status, f"belongs to {other.name}" in told) == (502, True)
+            assert (status, f"belongs to {other.name}" in told) == (403, True)
+            assert ask(f"logs/{other.name}/mine")[0] == 403
+            assert "step 1" in ask(f"logs/{user.name}/mine")[1]
             assert json.loads(ask("what-if")[1])["allowed"] is False
             assert ask("what-if", b"{}")[0] == 403
     with opened_page(User("root", place.ada.python, place.state)) as ask:

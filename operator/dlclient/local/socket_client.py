@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from dlclient.backend import Away, BackendError, Complaint, Conflict, NotThere
+from dlclient.backend import Away, BackendError, Complaint, Conflict, NotAllowed, NotThere
 from dlcontrol.sidecars.peers import read_peer
 
 PATIENCE_S = 30.0
@@ -179,7 +179,7 @@ def _judge(status: int, content: bytes) -> dict[str, Any]:
         Complaint(problem["document"], _line(problem), problem["path"])
         for problem in document["problems"]
     )
-    kind = {404: NotThere, 409: Conflict}.get(status, BackendError)
+    kind = {403: NotAllowed, 404: NotThere, 409: Conflict}.get(status, BackendError)
     raise kind(document["error"], complaints)
 
 
