@@ -6,12 +6,16 @@ next decision follows, and so on until every waiting job has started or the poli
 same policy, placement and predictions as the decision itself and assumes that no further job comes and none fails.
 A length that a policy only supposes counts as unknown. ``dljob why``, ``get`` and ``top`` show it.
 
+:func:`foresee_courses` plays until jobs end. Its bounds come from two further plays, in which all jobs are as quick and as
+slow as the bounds of their remaining times allow.
+
 :func:`preview` makes one decision twice, with and without some jobs, and returns the differences: ``submit --dry-run``.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final, NamedTuple
 
 from dlcore import cycle
@@ -19,9 +23,11 @@ from dlcore.contract import Policy
 from dlcore.explaining import sentences as explaining
 from dlcore.model import CauseCode, JobId, JobState, Placement, Snapshot
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
-from dlcore.predicting.predictor import Estimate, Predictor
+from dlcore.predicting.predictor import Estimate, Predictor, Span
+from dlcore.predicting.spans import span_remaining
 from dlcore.problems import listed
 from dlcore.recording.expecting import remaining_with
+from dlwire.messages import Shape
 
 MOST_DECISIONS: Final = 200
 """No start beyond this number of decisions is predicted."""
@@ -36,10 +42,26 @@ class Turn(NamedTuple):
     """The place of a waiting job in the queue."""
 
     ahead: int
-    """The number of waiting jobs that start before it."""
+    """The number of waiting jobs that start before it, without those that the next decision starts."""
     starts_in: float | None
     """Seconds until its expected start; ``None`` if unknown."""
     unknown_because: str = ""
+
+
+class Course(NamedTuple):
+    """The start and the end of a job, in seconds from now; infinite if unknown."""
+
+    start: Span
+    end: Span
+    unknown_because: str = ""
+
+
+class _Pace(Enum):
+    """How fast all jobs are in a play: the places of the times in a :class:`Span`."""
+
+    EXPECTED = 0
+    QUICK = 1
+    SLOW = 2
 
 
 def foresee(
@@ -48,23 +70,44 @@ def foresee(
     """Return the turn of each waiting job; :data:`MOST_DECISIONS` or ``is_late`` ends the search."""
     waiting = {state.id: state for state in snapshot.pending if not state.job.suspend}
     play = _Play(snapshot, policy, set(waiting))
-    decisions = 0
-    while play.missing and decisions < MOST_DECISIONS:
-        if is_late():
-            play.is_late = True
-            break
-        if not play.go_on():
-            break
-        decisions += 1
+    play.run(is_late)
+    # The first decision of the play is the next one; no job waits behind the jobs that it starts.
+    at_once = sum(begun <= snapshot.now for begun in play.starts.values())
     turns = {
-        job: Turn(place, begun - snapshot.now)
+        job: Turn(max(0, place - at_once), begun - snapshot.now)
         for place, (job, begun) in enumerate(play.starts.items())
     }
     rest = sorted(play.missing, key=lambda job: (-waiting[job].job.priority, waiting[job].order))
     because, states = play.why_no_further(), _states(play.snapshot)
-    for place, job in enumerate(rest, start=len(turns)):
+    for place, job in enumerate(rest, start=len(turns) - at_once):
         turns[job] = Turn(place, None, TOO_LARGE if _is_too_large(states[job]) else because)
     return turns
+
+
+def foresee_courses(
+    snapshot: Snapshot,
+    policy: Policy,
+    jobs: Iterable[JobId],
+    *,
+    is_late: Callable[[], bool] = lambda: False,
+) -> dict[JobId, Course]:
+    """Return the courses of some waiting jobs, if no further job comes and none fails."""
+    jobs = tuple(jobs)
+    plays = [_Play(snapshot, policy, set(jobs), unended=set(jobs), pace=pace) for pace in _Pace]
+    for play in plays:
+        play.run(is_late)
+    return {
+        job: Course(
+            _span([play.starts.get(job, math.inf) - snapshot.now for play in plays]),
+            _span([play.ends.get(job, math.inf) - snapshot.now for play in plays]),
+            "" if job in plays[0].ends else plays[0].explain(job),
+        )
+        for job in jobs
+    }
+
+
+def _span(played: Sequence[float]) -> Span:
+    return Span(played[0], min(played), max(played))
 
 
 @dataclass
@@ -73,22 +116,43 @@ class _Play:
     policy: Policy
     missing: set[JobId]
     """The jobs that waited at the beginning and have not started."""
+    unended: set[JobId] = field(default_factory=set)
+    """The jobs whose ends are to be found."""
+    pace: _Pace = _Pace.EXPECTED
 
     def __post_init__(self) -> None:
         self.starts: dict[JobId, float] = {}
+        self.ends: dict[JobId, float] = {}
         self.is_late = False
         self._is_stuck = False
+        self._slowness: dict[tuple[JobId, Shape], float] = {}
 
-    def go_on(self) -> bool:
+    def run(self, is_late: Callable[[], bool]) -> None:
+        for _ in range(MOST_DECISIONS):
+            self.is_late = self._is_awaited and is_late()
+            if not self._is_awaited or self.is_late or not self._go_on():
+                return
+
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(self.missing or self.unended)
+
+    def _go_on(self) -> bool:
         """Decide, and advance to the next decision; false if there is none."""
         plan = cycle.schedule(self.snapshot, self.policy)
         self._take(plan)
         then = self._find_next(plan)
-        if then is None or not self.missing:
+        if then is None or not self._is_awaited:
             self._is_stuck = then is None
             return False
         self._go_to(then)
         return True
+
+    def explain(self, job: JobId) -> str:
+        """Return why the end of the job is not known."""
+        state = _states(self.snapshot).get(job)
+        is_too_large = job in self.missing and state is not None and _is_too_large(state)
+        return TOO_LARGE if is_too_large else self.why_no_further()
 
     def why_no_further(self) -> str:
         if self.is_late:
@@ -118,6 +182,9 @@ class _Play:
             states[step.job] = _placed(
                 state, _outcome(step), predictor=predictor, now=now, gang=gang
             )
+            if isinstance(step, Start):
+                pods = predictor.costs_of(state.job).pod_start(step.placement.gpus)
+                states[step.job] = replace(states[step.job], observed_at=now + pods)
             if isinstance(step, Start) and step.job in self.missing:
                 self.missing.discard(step.job)
                 self.starts[step.job] = now
@@ -128,7 +195,7 @@ class _Play:
         if plan.is_partial:
             return now + SOON_S
         ends = [now + left for left in self._remaining().values() if math.isfinite(left)]
-        if plan.wake_at is not None and plan.wake_at > now and (ends or self.missing):
+        if plan.wake_at is not None and plan.wake_at > now and (ends or self._is_awaited):
             ends.append(plan.wake_at)
         # Without the minimum a job that ends at once would stop the clock.
         return max(min(ends), now + SOON_S) if ends else None
@@ -136,20 +203,35 @@ class _Play:
     def _remaining(self) -> Mapping[JobId, float]:
         predictor, now = Predictor.of(self.snapshot), self.snapshot.now
         return {
-            state.id: predictor.remaining(state, now)
+            state.id: predictor.remaining(state, now) * self._find_slowness(predictor, state)
             if math.isfinite(state.iterations_total)
             else math.inf
             for state in self.snapshot.running
         }
 
+    def _find_slowness(self, predictor: Predictor, state: JobState) -> float:
+        """Return how much longer than expected the job takes in its present shape at the pace of this play."""
+        if self.pace is _Pace.EXPECTED or state.placement is None:
+            return 1.0
+        key = state.id, state.placement.shape
+        if key not in self._slowness:
+            # Later the predicted speed of the play would count as an observation.
+            span = span_remaining(predictor, state, now=self.snapshot.now)
+            is_known = 0.0 < span.expected < math.inf
+            self._slowness[key] = span[self.pace.value] / span.expected if is_known else 1.0
+        return self._slowness[key]
+
     def _go_to(self, then: float) -> None:
         snapshot, remaining = self.snapshot, self._remaining()
         passed = then - snapshot.now
+        # Not `> passed`: with the seconds of a clock the difference of two times is rounded.
+        over = {job: at for job, left in remaining.items() if (at := snapshot.now + left) <= then}
+        self.ends |= over
+        self.unended -= over.keys()
         running = [
             _advanced(state, remaining[state.id], passed=passed, now=then)
             for state in snapshot.running
-            # Not `> passed`: with the seconds of a clock the difference of two times is rounded.
-            if snapshot.now + remaining[state.id] > then
+            if state.id not in over
         ]
         self.snapshot = replace(
             _with_states(

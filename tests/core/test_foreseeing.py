@@ -7,7 +7,14 @@ import pytest
 
 from dlcontrol.deciding.futures import turn_document
 from dlcontrol.situation.status_documents import write_time
-from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee
+from dlcore.foreseeing import (
+    MOST_DECISIONS,
+    NO_TIME,
+    TOO_LARGE,
+    Turn,
+    foresee,
+    foresee_courses,
+)
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
 from dlsim import policies
@@ -16,6 +23,7 @@ from dlsim.engine.world import World
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 from tests.sim.worlds import ONE_NODE, make_traced, make_workload
 
+FREE = Costs()
 LINEAR = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="linear")
 
 
@@ -40,6 +48,40 @@ def test_jobs_start_when_those_before_them_have_ended():
     assert {job: turn.ahead for job, turn in known.items()} == {"b": 0, "c": 1}
     assert known["b"].starts_in == pytest.approx(250.0)
     assert known["c"].starts_in == pytest.approx(350.0)
+
+
+def test_no_job_waits_behind_those_that_the_next_decision_starts():
+    known = turns(waits("b", gpus=2), waits("c", gpus=2), waits("d"), waits("e"))
+    assert [known[JobId(job)].ahead for job in "bcde"] == [0, 0, 0, 1]
+    assert known[JobId("d")].starts_in > 0.0
+
+
+def courses(*states, costs=FREE, profiles=(LINEAR,)):
+    snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=profiles, costs=costs)
+    new = [state.id for state in states if state.placement is None]
+    return foresee_courses(snapshot, policies.make("fifo"), new)
+
+
+def test_the_course_of_a_job_has_its_start_and_its_end_with_bounds():
+    known = courses(runs("a"), waits("b", iterations=400.0))[JobId("b")]
+    assert known.start.expected == pytest.approx(250.0)
+    assert known.end.expected == pytest.approx(350.0)
+    assert 0.0 < known.start.low < 250.0 < known.start.high
+    # The doubts about both jobs add up.
+    assert known.end.high - known.end.low > known.start.high - known.start.low > 0.0
+
+
+def test_a_course_counts_the_costs_of_starting_and_ending():
+    costs = Costs(pod_initialization=7.0, process_initialization=5.0, pod_termination=3.0)
+    (known,) = courses(waits("b", iterations=400.0), costs=costs).values()
+    assert (known.start.expected, known.start.high) == (0.0, 0.0)
+    assert known.end.expected == pytest.approx(7.0 + 5.0 + 100.0 + 3.0)
+
+
+def test_the_end_of_a_job_without_a_measured_speed_is_not_known():
+    (known,) = courses(waits("b"), profiles=()).values()
+    assert (known.start.expected, known.end.expected) == (0.0, math.inf)
+    assert known.unknown_because == "the speed of b is not known yet"
 
 
 def test_what_is_not_known_is_not_foretold():

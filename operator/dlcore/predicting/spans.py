@@ -23,6 +23,9 @@ within."""
 
 MOST_DOUBT = 0.9
 
+UNSTEADY = 2.0
+"""A start or an end of processes may take this many times as long as expected, or as short."""
+
 
 def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span:
     """Until a job with GPUs is done and gone if it is left as it is, with the bounds of that."""
@@ -38,8 +41,8 @@ def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span
     ahead = expected - training
     return Span(
         expected,
-        min(expected, ahead + max(0.0, low - done) * pace / (1.0 + doubt)),
-        max(expected, ahead + max(0.0, high - done) * pace / (1.0 - doubt)),
+        min(expected, ahead / UNSTEADY + max(0.0, low - done) * pace / (1.0 + doubt)),
+        max(expected, ahead * UNSTEADY + max(0.0, high - done) * pace / (1.0 - doubt)),
     )
 
 
