@@ -73,13 +73,25 @@ def _iter_expectations(effect: Json) -> Iterator[str]:
     )
     if speed:
         yield f"about {show_speed(speed)} ({100 * effect['confidence']:.0f} % sure)"
+    end = effect.get("end", {})
     if after is None:
         if before is not None:
             yield f"without that it would be done in about {duration(before)}"
+        elif "unknownBecause" in end and "unknownBecause" not in effect.get("queue", {}):
+            yield f"its end is not known, because {end['unknownBecause']}"
     elif before is None or effect["submitted"]:
-        yield f"done in about {duration(after)}"
+        yield f"done in about {duration(after)}{_between(end)}"
     elif duration(before) != duration(after):
         yield f"done in about {duration(after)} instead of {duration(before)}"
+
+
+def _between(end: Json) -> str:
+    """Write the bounds of an end; empty if they are not known."""
+    bounds = [read_time(end.get(name)) for name in ("earliest", "latest")]
+    if None in bounds:
+        return ""
+    low, high = (_until(at, None) for at in bounds if at is not None)
+    return f" ({low} to {high})"
 
 
 def _ahead(count: int) -> str:

@@ -532,6 +532,19 @@ def test_a_plan_shows_the_effects_on_a_new_job_and_on_others(ask, up):
     assert ask.get("/v1/jobs/a")["status"]["allocation"]["gpus"] == 4
 
 
+def test_a_plan_of_a_policy_that_fails_is_refused_in_one_line(ask, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("no\nsuch")
+
+    monkeypatch.setattr(plans.foreseeing, "preview", fail)
+    answer = ask("POST", "/v1/plan", job_document("b"))
+    assert answer.status == 409
+    assert answer.json["error"] == (
+        "the policy adaptive cannot decide about these jobs (ValueError: no such); correct the"
+        " policy, or choose another one in the setting policy"
+    )
+
+
 def test_a_plan_shows_only_the_gpus_of_another_users_job():
     step = Reshape(JobId("a"), Placement.of({NODE: (0, 1)}), Placement.of({NODE: (0,)}), CAUSE)
     waits = Wait(JobId("a"), CAUSE)

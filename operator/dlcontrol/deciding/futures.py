@@ -1,7 +1,7 @@
 """The scene with further jobs, and the expected starts of its jobs as documents, for the API of a platform."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,17 +10,28 @@ from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcontrol.situation.status_documents import Json, read_time, write_time
 from dlcore.contract import Policy
-from dlcore.foreseeing import NO_TIME, Turn, foresee
+from dlcore.foreseeing import NO_TIME, Course, Turn, foresee, foresee_courses
 from dlcore.model import Job, JobId, Snapshot
 
 LONGEST_S: Final = 2.0
-"""The time limit of :func:`foresee_in_time`."""
+"""The time limit of a forecast."""
 
 
 def foresee_in_time(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
     """Forecast starts for :data:`LONGEST_S` at most; the starts of later jobs stay unknown."""
+    return foresee(snapshot, policy, is_late=_make_limit())
+
+
+def foresee_courses_in_time(
+    snapshot: Snapshot, policy: Policy, jobs: Sequence[JobId]
+) -> dict[JobId, Course]:
+    """Forecast starts and ends of these jobs for :data:`LONGEST_S` at most."""
+    return foresee_courses(snapshot, policy, jobs, is_late=_make_limit())
+
+
+def _make_limit() -> Callable[[], bool]:
     until = time.monotonic() + LONGEST_S
-    return foresee(snapshot, policy, is_late=lambda: time.monotonic() > until)
+    return lambda: time.monotonic() > until
 
 
 def turn_document(turn: Turn, now: float, *, former: Mapping[str, Any] | None = None) -> Json:

@@ -4,29 +4,52 @@ The plan for jobs that are not submitted yet, as documents: ``dljob submit --dry
 The decision is made with and without the new jobs, and the differences are shown. Nothing is recorded.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from dlcontrol.deciding.futures import foresee_in_time, turn_document
-from dlcontrol.situation.status_documents import Json
+from dlcontrol.deciding.futures import foresee_courses_in_time, foresee_in_time, turn_document
+from dlcontrol.situation.status_documents import Json, write_time
 from dlcore import foreseeing
 from dlcore.contract import Policy
-from dlcore.foreseeing import Effect, Turn
+from dlcore.foreseeing import Course, Effect, Turn
 from dlcore.model import JobId, Placement, Snapshot
 from dlcore.planning import Step, Wait
+from dlcore.predicting.predictor import Span
 from dlstore.tables import placement_document
+
+REACTION_S: Final = 5.0
+"""The longest time in seconds from news to the decision about them, on a machine that is not overloaded."""
+
+
+class PolicyError(Exception):
+    """The policy made no plan; ``str()`` is one line with the remedy."""
 
 
 def plan_documents(
     before: Snapshot, after: Snapshot, *, policy: Policy, may_see: Callable[[JobId], bool]
 ) -> list[Json]:
-    """Show the effects on all jobs; ``after`` has the new jobs too. This takes long with thousands of jobs."""
-    effects = foreseeing.preview(before, after, policy=policy)
-    coming = foresee_in_time(after, policy)
+    """
+    Show the effects on all jobs; ``after`` has the new jobs too. This takes long with thousands of jobs.
+
+    Raises :class:`PolicyError`.
+    """
+    try:
+        effects = foreseeing.preview(before, after, policy=policy)
+        coming = foresee_in_time(after, policy)
+        new = [effect.job for effect in effects if effect.is_new and effect.job in coming]
+        courses = foresee_courses_in_time(after, policy, new)
+    except Exception as error:
+        raise PolicyError(
+            f"the policy {policy.name} cannot decide about these jobs ({type(error).__name__}:"
+            f" {' '.join(str(error).split())}); correct the policy, or choose another one in the"
+            " setting policy"
+        ) from error
     return [
         effect_document(
             effect,
             coming.get(effect.job),
+            course=courses.get(effect.job),
             now=after.now,
             is_whole=effect.is_new or may_see(effect.job),
         )
@@ -35,10 +58,15 @@ def plan_documents(
 
 
 def effect_document(
-    effect: Effect, turn: Turn | None = None, *, now: float = 0.0, is_whole: bool = True
+    effect: Effect,
+    turn: Turn | None = None,
+    *,
+    course: Course | None = None,
+    now: float = 0.0,
+    is_whole: bool = True,
 ) -> Json:
     """
-    Show the effect of a plan on a job and, if the job waits, its expected turn.
+    Show the effect of a plan on a job, its expected turn if the job waits, and the course of a new job.
 
     For another user's job (not ``is_whole``) only its GPUs are shown.
     """
@@ -59,11 +87,34 @@ def effect_document(
         old=show_placement(effect.old),
         new=show_placement(effect.new),
         secondsBefore=_rounded(effect.seconds_before),
-        secondsAfter=_rounded(effect.seconds_after),
+        secondsAfter=_rounded(_seconds_after(effect, course)),
         iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
         confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
         queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
+        **(_course_document(course, now) if course is not None else {}),
     )
+
+
+def _seconds_after(effect: Effect, course: Course | None) -> float | None:
+    if course is not None and course.end.expected < math.inf:
+        return course.end.expected
+    return effect.seconds_after
+
+
+def _course_document(course: Course, now: float) -> Json:
+    return {
+        "start": _bounds(course.start, now) or None,
+        "end": _bounds(course.end, now) or {"unknownBecause": course.unknown_because},
+    }
+
+
+def _bounds(span: Span, now: float) -> Json:
+    """Write a time with its bounds; the latest bound is left out if it is not known."""
+    latest = span.high + REACTION_S
+    named = {"expected": span.expected, "earliest": span.low, "latest": latest}
+    if span.expected == math.inf:
+        return {}
+    return {name: write_time(now + at) for name, at in named.items() if at < math.inf}
 
 
 def _outlined(effect: Effect) -> str:

@@ -16,7 +16,7 @@ from dlclient.backend import BackendError, Created, Json, Plan
 from dlclient.cluster.reading.operators import Operator, read_pool
 from dlclient.cluster.reading.wording import describe_waiting
 from dlcontrol.deciding.futures import joined
-from dlcontrol.deciding.plans import plan_documents
+from dlcontrol.deciding.plans import PolicyError, plan_documents
 from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.gpus.marking import marked
 from dlcontrol.scheduling import Options
@@ -147,12 +147,15 @@ class Planner:
             mechanism=self._options.mechanism,
         )
         after = joined(scene, [self._read_newcomer(each) for each in newcomers])
-        return plan_documents(
-            self._take_snapshot(scene),
-            self._take_snapshot(after),
-            policy=self._options.policy,
-            may_see=lambda _: True,
-        )
+        try:
+            return plan_documents(
+                self._take_snapshot(scene),
+                self._take_snapshot(after),
+                policy=self._options.policy,
+                may_see=lambda _: True,
+            )
+        except PolicyError as error:
+            raise CannotPlan(str(error)) from error
 
     def _read_newcomer(self, document: Json) -> Job:
         name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]

@@ -136,13 +136,16 @@ class JobsChanging:
         scene, before, _ = await wait_for_scene(self._latest)
         after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
         # In a thread, because this takes long with thousands of jobs.
-        items = await asyncio.to_thread(
-            plans.plan_documents,
-            before,
-            after,
-            policy=self._parts.policy,
-            may_see=self._access.may_see(request),
-        )
+        try:
+            items = await asyncio.to_thread(
+                plans.plan_documents,
+                before,
+                after,
+                policy=self._parts.policy,
+                may_see=self._access.may_see(request),
+            )
+        except plans.PolicyError as error:
+            raise RefusedError(409, str(error)) from error
         notices = await self._intake.notices(taken_in, request)
         return web.json_response({"items": items, "notices": notices})
 
