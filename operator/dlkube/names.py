@@ -41,6 +41,9 @@ GPUS_PARTS: Final = (GPUS, *(f"{GPUS}-{number}" for number in range(1, 16)))
 """The names of the ConfigMaps; those beyond the number of parts are outdated."""
 FAULTS_KEY: Final = "faults.json"
 """Key in the same ConfigMaps: the faults of GPUs, for the next leader."""
+LEARNED: Final = "dljob-learned"
+"""The ConfigMap with the profiles and the state of the policy."""
+LEARNED_KEY: Final = "learned.json.zlib"
 HOME: Final = "dljob-system"
 """The namespace of the operator in manifests/install."""
 

@@ -38,6 +38,7 @@ from dloperator.pods.dry_runs import DryRuns
 from dloperator.podspecs.podsettings import GpuAccess
 from dloperator.reporting.expecting import Expectations
 from dloperator.reporting.gpu_configmap import GpuConfigMap
+from dloperator.reporting.learned_configmap import LearnedConfigMap
 from dloperator.reporting.losses import LossAnnotations
 from dloperator.reporting.operator_events import tell_of_store
 from dloperator.reporting.publishing import Publisher, Publishing
@@ -150,6 +151,13 @@ class Leading:
         )
 
         self._gpu_config_map = GpuConfigMap(api, candidate.namespace, controller=self._controller)
+        self._learned_config_map = LearnedConfigMap(
+            api,
+            candidate.namespace,
+            controller=self._controller,
+            notebook=notebook,
+            policy=work.options.policy.name,
+        )
         self._publisher = Publisher(
             self._cluster.figures,
             lambda: self._controller.scene,
@@ -189,6 +197,7 @@ class Leading:
             self._expectations.run(),
             self._losses.run(),
             self._gpu_config_map.run(),
+            self._learned_config_map.run(),
             tell_of_store(
                 self._api, self._events, namespace=self._home, state=self._memory.notebook.state
             ),

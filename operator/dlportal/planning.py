@@ -8,8 +8,7 @@ with the question, and neither rights nor credentials.
 import sys
 
 from dlclient.backend import Created
-from dlclient.cluster.reading.planned import LIMITS, WITH_PROFILES, Planner, show
-from dlcore.documents import profilefile
+from dlclient.cluster.reading.planned import Planner, show
 from dlctl.output.page_source import show_plan
 from dlctl.verbs.studies.supposing import answer_here
 from dlkube.documents import JsonObject
@@ -17,15 +16,13 @@ from dlkube.documents import JsonObject
 
 def plan_here(sent: JsonObject) -> JsonObject:
     created = Created(sent["created"], sent["notices"])
-    jobs, now = sent["jobs"], sent["at"]
-    profiles = profilefile.parse_all(sent["profiles"])
+    jobs, now, learned = sent["jobs"], sent["at"], sent["learned"]
 
     def plan() -> list[JsonObject]:
-        planner = Planner(sent["settings"], told=sent["gpus"], now=now, profiles=profiles)
+        planner = Planner(sent["settings"], told=sent["gpus"], learned=learned, now=now)
         return planner.plan(created.items, jobs, nodes=sent["nodes"])
 
-    limits = WITH_PROFILES if sent["hasProfiles"] else LIMITS
-    return show_plan(show(created, jobs, plan=plan, now=now, limits=limits))
+    return show_plan(show(created, jobs, plan=plan, learned=learned, now=now))
 
 
 if __name__ == "__main__":

@@ -79,21 +79,13 @@ def pose_game(
     return _make_game(("dlctl.verbs.studies.supposing", HERE), told, remedy=REMEDY)
 
 
-def pose_plan(
-    created: Created,
-    *,
-    jobs: Sequence[JsonObject],
-    premises: JsonObject,
-    profiles: Sequence[Profile] | None,
-) -> Game:
-    """Prepare the process that plans for accepted jobs; ``profiles`` are ``None`` without a store."""
+def pose_plan(created: Created, *, jobs: Sequence[JsonObject], premises: JsonObject) -> Game:
+    """Prepare the process that plans for accepted jobs."""
     told = {
         "created": created.items,
         "notices": created.notices,
         "at": time.time(),
         "jobs": jobs,
-        "profiles": render_all(profiles or ()),
-        "hasProfiles": profiles is not None,
         **premises,
     }
     return _make_game(("dlportal.planning",), told, remedy=PLAN_REMEDY)

@@ -106,21 +106,16 @@ class Whole:
         except SourceError as error:
             # A future with the default settings is better than none.
             notes.append(f"its settings cannot be read ({error}); the defaults are taken")
-        profiles = self._read_profiles(notes)
+        profiles: list[Profile] = []
         if not self._store:
             notes.append(SHIPPED)
-        return Known(settings, profiles=profiles or [], notes=notes)
-
-    def _read_profiles(self, notes: list[str]) -> list[Profile] | None:
-        """Read the profiles of the operator's store; ``None`` without them, and ``notes`` gets the reason."""
-        if not self._store:
-            return None
-        try:
-            with open_profiles(self._store, None) as store:
-                return list(list_known(store).values())
-        except BackendError as error:
-            notes.append(f"its profiles cannot be read ({error})")
-            return None
+        else:
+            try:
+                with open_profiles(self._store, None) as store:
+                    profiles = list(list_known(store).values())
+            except BackendError as error:
+                notes.append(f"its profiles cannot be read ({error})")
+        return Known(settings, profiles=profiles, notes=notes)
 
     def plan(self, documents: Sequence[JsonObject], token: str) -> Game:
         """Prepare a plan for jobs that the API server accepts from this user, who sees everything."""
@@ -128,10 +123,7 @@ class Whole:
         # By the user's own rights, with the checks and the defaults of the API server; nothing is stored.
         created = self._ask_as(token, lambda backend: backend.create_jobs(documents, dry_run=True))
         premises = self._ask(lambda backend: backend.read_premises())
-        notices = list(created.notices)
-        profiles = self._read_profiles(notices)
-        created = created._replace(notices=notices)
-        return pose_plan(created, jobs=self.list_jobs(), premises=premises, profiles=profiles)
+        return pose_plan(created, jobs=self.list_jobs(), premises=premises)
 
     def read_log(self, name: str, *, node: str, token: str) -> JsonObject:
         """Read the last lines of a job's output by the user's own rights."""

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from dlclient.backend import Created
-from dlclient.cluster.reading.planned import LIMITS, WITH_PROFILES
+from dlclient.cluster.reading.planned import LIMITS, UNLEARNED
 from dlcore.documents import jobfile
+from dlcore.documents.profilefile import render_all
 from dlcore.profiles import JobType, Profile, Speed
 from dlctl.verbs.studies.supposing import suppose_here
 from dlportal.planning import plan_here
@@ -97,14 +98,15 @@ def test_a_game_has_the_settings_and_the_profiles_of_the_operator():
     assert "resnet" in str(json.loads(game.question)["profiles"])
 
 
-def plan(newcomer, *jobs, profiles=None, **settings):
+def plan(newcomer, *jobs, learned=None, **settings):
     premises = {
         "nodes": [planned.NODE],
         "settings": planned.FakeOperator(**settings).settings(),
         "gpus": {},
+        "learned": learned or {},
     }
     created = Created([newcomer], ["of this test"])
-    game = pose_plan(created, jobs=jobs, premises=premises, profiles=profiles)
+    game = pose_plan(created, jobs=jobs, premises=premises)
     return plan_here(json.loads(game.question))
 
 
@@ -114,17 +116,17 @@ def test_a_plan_is_what_submit_with_a_dry_run_says():
     [effect] = told["items"]
     assert (effect["job"], effect["step"], effect["new"]["gpus"]) == ("ns/new", "start", 2)
     assert effect.keys() == planned.plan([planned.job("new")], jobs)[0].keys()
-    assert told["notices"] == ["of this test", LIMITS]
+    assert told["notices"] == ["of this test", LIMITS, UNLEARNED]
 
 
-def test_a_plan_knows_the_profiles_of_the_operators_store():
+def test_a_plan_knows_the_profiles_of_the_operator():
     newcomer = planned.job("new", profile={"model": "bert"})
     kind = jobfile.parse(newcomer).type
     assert "secondsAfter" not in plan(newcomer)["items"][0]
     known = Profile(kind, {Shape(gpus=2, nodes=1): Speed(10.0)})
-    told = plan(newcomer, profiles=[known])
+    told = plan(newcomer, learned={"profiles": render_all([known])})
     assert (told["items"][0]["iterationsPerSecond"], told["items"][0]["confidence"]) == (10.0, 1.0)
-    assert told["notices"][1:] == [WITH_PROFILES]
+    assert told["notices"][1:] == [LIMITS]
 
 
 def test_without_a_plan_the_job_is_accepted_and_the_reason_told():

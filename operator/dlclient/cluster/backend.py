@@ -136,16 +136,18 @@ class ClusterBackend:
         def plan() -> list[Json]:
             return planned.plan(created.items, jobs, nodes=nodes, operator=self._operator, now=now)
 
-        return planned.show(created, jobs, plan=plan, now=now, home=self.home)
+        learned = self._operator.learned() if nodes is not None else {}
+        return planned.show(created, jobs, plan=plan, learned=learned, now=now, home=self.home)
 
     def read_premises(self) -> Json:
-        """Read what a plan needs besides jobs and profiles: nodes, settings, and facts about GPUs."""
+        """Read what a plan needs besides jobs."""
         nodes = self._asker.ask(lambda api: api.list(NODES)).items
         return {
             # Images are most of a node's document.
             "nodes": [{**each, "status": {**each["status"], "images": []}} for each in nodes],
             "settings": self.list_settings(),
             "gpus": self._operator.known_gpus(),
+            "learned": self._operator.learned(),
         }
 
     def explain(self, name: str, *, with_outages: bool = True) -> Json:

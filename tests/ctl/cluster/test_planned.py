@@ -9,8 +9,14 @@ from dlclient.cluster.reading import planned
 from dlclient.cluster.reading.operators import Operator
 from dlcontrol.settings import load_tree
 from dlcontrol.situation.status_documents import write_time
+from dlcore.checking import BrokenLaw, Law
+from dlcore.documents.profilefile import render_all
+from dlcore.model import JobId
+from dlcore.policies.baselines.fifo import Fifo
+from dlcore.profiles import Costs, JobType, Profile, Speed
 from dloperator.reporting.settings_configmap import SettingsConfigMap
 from dloperator.settings import OperatorSettings
+from dlwire.messages import Shape
 from tests.operator.manifests import make_manifest
 from tests.servers.nodes import make_node
 
@@ -19,8 +25,9 @@ NODE = make_node("n1", labels={"dljob.io/pool": "", "dljob.io/gpu-count": "4"})
 
 
 class FakeOperator(Operator):
-    def __init__(self, told=None, **settings):
+    def __init__(self, told=None, learned=None, **settings):
         self.told = told or {}
+        self.known = learned or {}
         self.changed = {"policy": "fifo", **settings}
 
     def settings(self):
@@ -32,6 +39,9 @@ class FakeOperator(Operator):
 
     def known_gpus(self):
         return self.told
+
+    def learned(self):
+        return self.known
 
 
 NONE = FakeOperator()
@@ -74,6 +84,62 @@ def test_a_job_waits_for_the_end_of_another_and_the_plan_gives_the_time():
     assert (effect["step"], effect["queue"]) == ("wait", start)
     waiting = job("first", status={"phase": "Queued"}, gpus={"options": [4]})
     assert plan([job("new")], [old, waiting])[0]["queue"]["ahead"] == 1
+
+
+def test_a_plan_rests_on_the_profiles_that_the_operator_publishes():
+    known = Profile(
+        JobType("net", "", 0), {Shape(2): Speed(10.0, 5.0)}, costs=Costs(checkpoint=2.0)
+    )
+    learned = {"profiles": render_all([known])}
+    newcomer = job("new", profile={"model": "net"})
+    [effect] = plan([newcomer], operator=FakeOperator(learned=learned))
+    assert (effect["iterationsPerSecond"], effect["secondsAfter"]) == (10.0, 102.0)
+    assert effect["start"]["earliest"] == write_time(NOW)
+    assert effect["end"]["expected"] == write_time(NOW + 102.0)
+    assert effect["end"]["earliest"] < effect["end"]["expected"] < effect["end"]["latest"]
+    [effect] = plan([newcomer], operator=FakeOperator(learned={"profiles": {"kind": "Other"}}))
+    assert effect["end"] == {"unknownBecause": "the speed of ns/new is not known yet"}
+
+
+def test_a_policy_gets_its_state_from_the_operator(monkeypatch):
+    seen = []
+
+    class Watching(Fifo):
+        def allocate(self, view):
+            seen.append(view.state)
+            return super().allocate(view)
+
+    monkeypatch.setattr(planned.policies, "read", lambda _: Watching())
+    state = {"form": 1}
+    plan([job("new")], operator=FakeOperator(learned={"policy": "fifo", "state": state}))
+    assert seen[0] == state
+    seen.clear()
+    plan([job("new")], operator=FakeOperator(learned={"policy": "other", "state": state}))
+    assert seen[0] is None
+
+
+BROKEN = BrokenLaw(Law.ONE_MASTER, JobId("ns/new"), "gets GPUs twice", policy="fifo", at_s=NOW)
+
+
+@pytest.mark.parametrize("error", [ValueError("no\nsuch"), BROKEN], ids=["error", "law"])
+def test_the_failure_of_a_policy_is_one_line(monkeypatch, error):
+    class Failing(Fifo):
+        def allocate(self, view):
+            raise error
+
+    monkeypatch.setattr(planned.policies, "read", lambda _: Failing())
+    with pytest.raises(
+        planned.CannotPlan, match=r"^the policy fifo cannot decide .*; correct the"
+    ) as told:
+        plan([job("new")])
+    assert "\n" not in str(told.value)
+
+
+def test_progress_goes_on_after_it_was_written():
+    old = running("old", 0, 1, 2, 3, done=500, gpus={"options": [4]})
+    old["status"]["progress"]["iteratedAt"] = write_time(NOW - 50.0)
+    [effect] = plan([job("new")], [old])
+    assert effect["queue"]["expectedStart"] == write_time(NOW + 50.0)
 
 
 def test_a_job_that_gives_gpus_up_is_shown():

@@ -1,7 +1,9 @@
 """The settings of a cluster's operator, from a ConfigMap in its namespace."""
 
+import base64
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,7 @@ class Operator:
     def __init__(self, asker: "Asker") -> None:
         self._asker = asker
         self._known: list[Json] | None = None
+        self._learned: Json | None = None
 
     def settings(self) -> list[Json]:
         """List every setting with its value and origin."""
@@ -70,6 +73,22 @@ class Operator:
         except (BackendError, KeyError, ValueError):
             return {}
         return told
+
+    def learned(self) -> Json:
+        """Return the profiles and the policy's state that the operator publishes; empty if unreadable."""
+        if self._learned is None:
+            self._learned = self._read_learned()
+        return self._learned
+
+    def _read_learned(self) -> Json:
+        namespace = os.environ.get(HOME_VARIABLE) or HOME
+        try:
+            found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.LEARNED, namespace))
+            packed = base64.b64decode(found["binaryData"][names.LEARNED_KEY])
+            learned: Json = json.loads(zlib.decompress(packed))
+        except (BackendError, KeyError, ValueError, zlib.error):
+            return {}
+        return learned
 
     def _read_part(self, name: str) -> dict[str, str]:
         namespace = os.environ.get(HOME_VARIABLE) or HOME

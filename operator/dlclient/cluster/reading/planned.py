@@ -2,12 +2,12 @@
 The operator's decision about jobs that are not submitted yet, from what the API server shows: ``submit --dry-run``.
 
 The documents become a scene and a snapshot by the operator's own code, and :mod:`dlcontrol.deciding.plans` makes the plan.
-The operator's memory is not visible: the state of its policy, and its answers from SideCars. Its profiles of earlier jobs
-are known only to a caller that reads its store.
+The operator publishes its profiles and the state of its policy. Its answers from SideCars are not visible.
 
 :class:`Planner` is pure.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -26,10 +26,11 @@ from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import ConditionType
 from dlcore import policies
 from dlcore.contract import Policy
-from dlcore.documents import jobfile
+from dlcore.documents import jobfile, profilefile
 from dlcore.documents.jobnames import full_name, manager_of
 from dlcore.model import GpuRef, Job, JobId, Node, Phase, Snapshot
 from dlcore.predicting.fitting import Forecast
+from dlcore.problems import WrongDocument
 from dlcore.profiles import JobType, Profile, Speed
 from dloperator.jobs.entries import Jobs, Specs
 from dloperator.nodes.nodes import read_node
@@ -48,12 +49,14 @@ SET_ASIDE: Final = (
 UNKNOWN: Final = "it is not known when the jobs start, on which GPUs, and which other jobs change"
 LATER: Final = "only the operator of the cluster decides, after the job is submitted; then dljob why NAME shows the decision"
 LIMITS: Final = (
-    "the plan takes speeds from the jobs that run now; it knows neither the operator's profiles nor whether nodes"
-    " have the CPUs and the memory that pods request"
-)
-WITH_PROFILES: Final = (
     "the plan does not know whether nodes have the CPUs and the memory that pods request"
 )
+UNLEARNED: Final = (
+    "the plan takes speeds only from the jobs that run now, because the operator's profiles cannot be read; ask for"
+    " the ClusterRole dljob-gpus-view, or wait until the operator has published them"
+)
+SHOWN_EVERY_S: Final = 60.0
+"""The operator writes the progress of a job at least this often, so an older one does not advance."""
 
 
 class CannotPlan(Exception):
@@ -90,7 +93,7 @@ def plan(
         settings = operator.settings()
     except BackendError as error:
         raise CannotPlan(f"{error}; {UNKNOWN}") from error
-    planner = Planner(settings, told=operator.known_gpus(), now=now)
+    planner = Planner(settings, told=operator.known_gpus(), learned=operator.learned(), now=now)
     return planner.plan(newcomers, jobs, nodes=nodes)
 
 
@@ -99,11 +102,15 @@ def show(
     jobs: Sequence[Json],
     *,
     plan: Callable[[], list[Json]],
+    learned: Json,
     now: float,
     home: str = "",
-    limits: str = LIMITS,
 ) -> Plan:
-    """Show a plan, or the reason why there is none; in ``home`` jobs have names without a namespace."""
+    """
+    Show a plan, or the reason why there is none; in ``home`` jobs have names without a namespace.
+
+    ``learned`` is the published knowledge of the operator, if the plan had it.
+    """
     try:
         effects = plan()
     except CannotPlan as error:
@@ -112,7 +119,8 @@ def show(
         return Plan(accepted, notices, tells_others=False)
     near = f"{home}/"
     shown = [{**each, "job": each["job"].removeprefix(near)} for each in effects]
-    return Plan(shown, [*created.notices, limits])
+    limits = (LIMITS,) if learned else (LIMITS, UNLEARNED)
+    return Plan(shown, [*created.notices, *limits])
 
 
 class Planner:
@@ -123,17 +131,17 @@ class Planner:
         settings: Sequence[Json],
         *,
         told: Mapping[str, Any],
+        learned: Mapping[str, Any],
         now: float,
-        profiles: Iterable[Profile] = (),
     ) -> None:
-        """``told`` has the facts about GPUs that the operator publishes."""
+        """The operator publishes the facts about GPUs in ``told``, and in ``learned`` its profiles and the policy's state."""
         loaded = _read_settings(settings)
         self._options = Options.of(loaded, _read_policy(loaded.policy))
         self._watched = frozenset(
             name for each in settings if each["name"] == "watched" for name in each["value"]
         )
         self._pool, self._told, self._now = read_pool(settings), told, now
-        self._profiles = {profile.type: profile for profile in profiles}
+        self._learned = learned
 
     def plan(
         self, newcomers: Sequence[Json], jobs: Sequence[Json], *, nodes: Sequence[Json]
@@ -181,7 +189,7 @@ class Planner:
         # The operator orders jobs by the second of their creation.
         ordered = sorted(ours, key=lambda each: str(each["metadata"]["creationTimestamp"]))
         entries = (reader.read(each, problem=_why_set_aside(each)) for each in ordered)
-        return {entry.job.id: entry for entry in entries}
+        return {entry.job.id: _advanced(entry, self._now) for entry in entries}
 
     def _iter_nodes(self, documents: Iterable[Json]) -> Iterator[Node]:
         for document in documents:
@@ -194,12 +202,25 @@ class Planner:
         entries = scene.entries.values()
         return take_snapshot(
             scene,
-            profiles=_read_profiles(entries, self._profiles),
+            profiles=_read_profiles(entries) | self._read_learned_profiles(),
             costs=self._options.costs,
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
             limits=self._options.limits,
+            policy_state=self._read_policy_state(),
         )
+
+    def _read_learned_profiles(self) -> dict[JobType, Profile]:
+        try:
+            learned = profilefile.parse_all(self._learned["profiles"])
+        except (KeyError, WrongDocument):
+            return {}  # An operator of another version has written them.
+        return {profile.type: profile for profile in learned}
+
+    def _read_policy_state(self) -> object:
+        """Return the state of the policy; other options of the same policy read it too."""
+        is_its = self._learned.get("policy") == self._options.policy.name
+        return self._learned.get("state") if is_its else None
 
 
 def _read_settings(documents: Sequence[Json]) -> Settings:
@@ -230,22 +251,25 @@ def _why_set_aside(document: Json) -> str:
     return ""
 
 
-def _read_profiles(
-    entries: Iterable[Entry], stored: Mapping[JobType, Profile]
-) -> Mapping[JobType, Profile]:
-    """Add the present speeds of jobs to the stored profiles, where these have none for the shape."""
+def _advanced(entry: Entry, now: float) -> Entry:
+    """Add the iterations since the operator wrote the progress of a job."""
+    status = entry.status
+    since = now - status.iterated_at
+    if status.phase is not Phase.RUNNING or not 0.0 < since <= SHOWN_EVERY_S:
+        return entry
+    done = min(status.iteration + status.speed * since, status.iterations_total or math.inf)
+    return replace(entry, status=replace(status, iteration=int(done), iterated_at=now))
+
+
+def _read_profiles(entries: Iterable[Entry]) -> dict[JobType, Profile]:
+    """Make profiles from the present speeds of jobs."""
     speeds: dict[JobType, dict[Shape, Speed]] = {}
     for entry in entries:
         status = entry.status
         if status.phase is Phase.RUNNING and status.placement is not None and status.speed > 0.0:
             known = speeds.setdefault(entry.job.type, {})
             known[status.placement.shape] = Speed(status.speed)
-    known_types = stored.keys() | speeds.keys()
-    profiles = {kind: stored.get(kind) or Profile(kind) for kind in known_types}
-    return {
-        kind: replace(profile, speeds={**speeds.get(kind, {}), **profile.speeds})
-        for kind, profile in profiles.items()
-    }
+    return {kind: Profile(kind, known) for kind, known in speeds.items()}
 
 
 def _read_forecasts(entries: Iterable[Entry]) -> Mapping[JobId, Forecast]:

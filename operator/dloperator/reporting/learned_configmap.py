@@ -1,0 +1,85 @@
+"""
+A ConfigMap with the profiles and the state of the policy, from which ``dljob submit --dry-run`` plans as the operator decides.
+
+The operator never reads it: the store keeps both.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+import zlib
+from typing import Final
+
+from dlcontrol.loop import Controller
+from dlcore.documents.profilefile import render_all
+from dlcore.primitives.once_per_change import OncePerChange
+from dlkube import names
+from dlkube.client import ApiServer, Rejected, Unreachable
+from dlkube.resources import CONFIGMAPS
+from dlstore.notebook.notebook import Notebook
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 10.0
+LEARNED: Final = "learned"
+MOST_BYTES: Final = 700_000
+"""Kubernetes stores at most 1 MiB in a ConfigMap. Above this size the state of the policy is left out."""
+
+
+class LearnedConfigMap:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        *,
+        controller: Controller,
+        notebook: Notebook,
+        policy: str,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._controller = controller
+        self._notebook = notebook
+        self._policy = policy
+        self._told = b""
+        self._complaints: OncePerChange[str] = OncePerChange()
+
+    async def run(self) -> None:
+        while True:
+            # In a thread, because thousands of jobs are in the state.
+            data = await asyncio.to_thread(self._write)
+            if data != self._told and len(data) <= MOST_BYTES:
+                await self._tell(data)
+            await asyncio.sleep(LOOK_S)
+
+    def _write(self) -> bytes:
+        profiles = render_all(self._notebook.profiles().values())
+        state = self._controller.scheduler.policy_state
+        known = {"policy": self._policy, "state": state} if isinstance(state, dict) else {}
+        whole = _pack({"profiles": profiles, **known})
+        return whole if len(whole) <= MOST_BYTES else _pack({"profiles": profiles})
+
+    async def _tell(self, data: bytes) -> None:
+        document = {
+            "metadata": {"name": names.LEARNED, "namespace": self._namespace},
+            "binaryData": {names.LEARNED_KEY: base64.b64encode(data).decode()},
+        }
+        try:
+            await self._api.apply(CONFIGMAPS, document, namespace=self._namespace)
+        except (Rejected, Unreachable) as error:
+            if self._complaints.note(LEARNED, error):
+                log.warning(
+                    "the ConfigMap %s cannot be written, so plans rest on the speeds of running jobs: %s",
+                    names.LEARNED,
+                    error,
+                )
+        else:
+            self._told = data
+            self._complaints.settle(LEARNED)
+
+
+def _pack(document: object) -> bytes:
+    return zlib.compress(json.dumps(document).encode())
