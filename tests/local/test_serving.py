@@ -16,6 +16,7 @@ import pytest
 
 from dlcontrol.deciding import plans
 from dlcontrol.reporting.reasons import Outlook
+from dlcore import foreseeing
 from dlcore.foreseeing import Effect, Turn
 from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dlcore.planning import Reshape, Wait
@@ -536,7 +537,7 @@ def test_a_plan_of_a_policy_that_fails_is_refused_in_one_line(ask, monkeypatch):
     def fail(*_, **__):
         raise ValueError("no\nsuch")
 
-    monkeypatch.setattr(plans.foreseeing, "preview", fail)
+    monkeypatch.setattr(foreseeing, "preview", fail)
     answer = ask("POST", "/v1/plan", job_document("b"))
     assert answer.status == 409
     assert answer.json["error"] == (

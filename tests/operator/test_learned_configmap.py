@@ -50,7 +50,8 @@ async def publish(state: Any) -> list[Any]:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
     running.cancel()
-    return api.written
+    written: list[Any] = api.written
+    return written
 
 
 def read(document: Any) -> Any:

@@ -9,6 +9,7 @@ from dlclient.cluster.reading import planned
 from dlclient.cluster.reading.operators import Operator
 from dlcontrol.settings import load_tree
 from dlcontrol.situation.status_documents import write_time
+from dlcore import policies
 from dlcore.checking import BrokenLaw, Law
 from dlcore.documents.profilefile import render_all
 from dlcore.model import JobId
@@ -109,7 +110,7 @@ def test_a_policy_gets_its_state_from_the_operator(monkeypatch):
             seen.append(view.state)
             return super().allocate(view)
 
-    monkeypatch.setattr(planned.policies, "read", lambda _: Watching())
+    monkeypatch.setattr(policies, "read", lambda _: Watching())
     state = {"form": 1}
     plan([job("new")], operator=FakeOperator(learned={"policy": "fifo", "state": state}))
     assert seen[0] == state
@@ -127,7 +128,7 @@ def test_the_failure_of_a_policy_is_one_line(monkeypatch, error):
         def allocate(self, view):
             raise error
 
-    monkeypatch.setattr(planned.policies, "read", lambda _: Failing())
+    monkeypatch.setattr(policies, "read", lambda _: Failing())
     with pytest.raises(
         planned.CannotPlan, match=r"^the policy fifo cannot decide .*; correct the"
     ) as told:
