@@ -106,11 +106,6 @@ class Scheduler:
         return self._last.worths
 
     @property
-    def policy_state(self) -> object:
-        """The state of the policy after the last decision."""
-        return self._last.policy_state
-
-    @property
     def wake_at(self) -> float:
         return self._last.wake_at
 

@@ -87,8 +87,8 @@ def foresee(
 def foresee_courses(
     snapshot: Snapshot,
     policy: Policy,
-    jobs: Iterable[JobId],
     *,
+    jobs: Iterable[JobId],
     is_late: Callable[[], bool] = lambda: False,
 ) -> dict[JobId, Course]:
     """Return the courses of some waiting jobs, if no further job comes and none fails."""

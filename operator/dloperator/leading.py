@@ -154,8 +154,8 @@ class Leading:
         self._learned_config_map = LearnedConfigMap(
             api,
             candidate.namespace,
-            controller=self._controller,
-            notebook=notebook,
+            scene=lambda: self._controller.scene,
+            snapshot=self._controller.scheduler.snapshot,
             policy=work.options.policy.name,
         )
         self._publisher = Publisher(

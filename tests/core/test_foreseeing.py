@@ -59,7 +59,7 @@ def test_no_job_waits_behind_those_that_the_next_decision_starts():
 def courses(*states, costs=FREE, profiles=(LINEAR,)):
     snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=profiles, costs=costs)
     new = [state.id for state in states if state.placement is None]
-    return foresee_courses(snapshot, policies.make("fifo"), new)
+    return foresee_courses(snapshot, policies.make("fifo"), jobs=new)
 
 
 def test_the_course_of_a_job_has_its_start_and_its_end_with_bounds():

@@ -39,11 +39,10 @@ class Asker:
 
 async def publish(state: Any) -> list[Any]:
     api: Any = Api()
-    scheduler = SimpleNamespace(policy_state=state)
-    controller: Any = SimpleNamespace(scheduler=scheduler)
-    notebook: Any = SimpleNamespace(profiles=lambda: {PROFILE.type: PROFILE})
+    scene: Any = object()
+    known: Any = SimpleNamespace(policy_state=state, profiles={PROFILE.type: PROFILE})
     published = LearnedConfigMap(
-        api, "home", controller=controller, notebook=notebook, policy="foresight"
+        api, "home", scene=lambda: scene, snapshot=lambda _: known, policy="foresight"
     )
     running = asyncio.create_task(published.run())
     while not api.written:

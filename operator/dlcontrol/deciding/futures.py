@@ -23,10 +23,10 @@ def foresee_in_time(snapshot: Snapshot, policy: Policy) -> dict[JobId, Turn]:
 
 
 def foresee_courses_in_time(
-    snapshot: Snapshot, policy: Policy, jobs: Sequence[JobId]
+    snapshot: Snapshot, policy: Policy, *, jobs: Sequence[JobId]
 ) -> dict[JobId, Course]:
     """Forecast starts and ends of these jobs for :data:`LONGEST_S` at most."""
-    return foresee_courses(snapshot, policy, jobs, is_late=_make_limit())
+    return foresee_courses(snapshot, policy, jobs=jobs, is_late=_make_limit())
 
 
 def _make_limit() -> Callable[[], bool]:

@@ -38,7 +38,7 @@ def plan_documents(
         effects = foreseeing.preview(before, after, policy=policy)
         coming = foresee_in_time(after, policy)
         new = [effect.job for effect in effects if effect.is_new and effect.job in coming]
-        courses = foresee_courses_in_time(after, policy, new)
+        courses = foresee_courses_in_time(after, policy, jobs=new)
     except Exception as error:
         raise PolicyError(
             f"the policy {policy.name} cannot decide about these jobs ({type(error).__name__}:"

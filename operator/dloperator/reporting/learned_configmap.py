@@ -9,15 +9,16 @@ import base64
 import json
 import logging
 import zlib
+from collections.abc import Callable
 from typing import Final
 
-from dlcontrol.loop import Controller
+from dlcontrol.situation.scene import Scene
 from dlcore.documents.profilefile import render_all
+from dlcore.model import Snapshot
 from dlcore.primitives.once_per_change import OncePerChange
 from dlkube import names
 from dlkube.client import ApiServer, Rejected, Unreachable
 from dlkube.resources import CONFIGMAPS
-from dlstore.notebook.notebook import Notebook
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +36,30 @@ class LearnedConfigMap:
         api: ApiServer,
         namespace: str,
         *,
-        controller: Controller,
-        notebook: Notebook,
+        scene: Callable[[], Scene | None],
+        snapshot: Callable[[Scene], Snapshot],
         policy: str,
     ) -> None:
         self._api = api
         self._namespace = namespace
-        self._controller = controller
-        self._notebook = notebook
+        self._scene = scene
+        self._snapshot = snapshot
         self._policy = policy
         self._told = b""
         self._complaints: OncePerChange[str] = OncePerChange()
 
     async def run(self) -> None:
         while True:
-            # In a thread, because thousands of jobs are in the state.
-            data = await asyncio.to_thread(self._write)
-            if data != self._told and len(data) <= MOST_BYTES:
-                await self._tell(data)
+            scene = self._scene()
+            if scene is not None:
+                # In a thread, because thousands of jobs are in the state.
+                data = await asyncio.to_thread(self._write, self._snapshot(scene))
+                if data != self._told and len(data) <= MOST_BYTES:
+                    await self._tell(data)
             await asyncio.sleep(LOOK_S)
 
-    def _write(self) -> bytes:
-        profiles = render_all(self._notebook.profiles().values())
-        state = self._controller.scheduler.policy_state
+    def _write(self, snapshot: Snapshot) -> bytes:
+        profiles, state = render_all(snapshot.profiles.values()), snapshot.policy_state
         known = {"policy": self._policy, "state": state} if isinstance(state, dict) else {}
         whole = _pack({"profiles": profiles, **known})
         return whole if len(whole) <= MOST_BYTES else _pack({"profiles": profiles})

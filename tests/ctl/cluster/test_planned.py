@@ -136,13 +136,6 @@ def test_the_failure_of_a_policy_is_one_line(monkeypatch, error):
     assert "\n" not in str(told.value)
 
 
-def test_progress_goes_on_after_it_was_written():
-    old = running("old", 0, 1, 2, 3, done=500, gpus={"options": [4]})
-    old["status"]["progress"]["iteratedAt"] = write_time(NOW - 50.0)
-    [effect] = plan([job("new")], [old])
-    assert effect["queue"]["expectedStart"] == write_time(NOW + 50.0)
-
-
 def test_a_job_that_gives_gpus_up_is_shown():
     saved = {"path": "/saved", "trusted": True}
     old = running("old", 0, 1, 2, 3, gpus={"options": [2, 4]}, checkpoint=saved)

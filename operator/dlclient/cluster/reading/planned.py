@@ -7,7 +7,6 @@ The operator publishes its profiles and the state of its policy. Its answers fro
 :class:`Planner` is pure.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -55,8 +54,6 @@ UNLEARNED: Final = (
     "the plan takes speeds only from the jobs that run now, because the operator's profiles cannot be read; ask for"
     " the ClusterRole dljob-gpus-view, or wait until the operator has published them"
 )
-SHOWN_EVERY_S: Final = 60.0
-"""The operator writes the progress of a job at least this often, so an older one does not advance."""
 
 
 class CannotPlan(Exception):
@@ -189,7 +186,7 @@ class Planner:
         # The operator orders jobs by the second of their creation.
         ordered = sorted(ours, key=lambda each: str(each["metadata"]["creationTimestamp"]))
         entries = (reader.read(each, problem=_why_set_aside(each)) for each in ordered)
-        return {entry.job.id: _advanced(entry, self._now) for entry in entries}
+        return {entry.job.id: entry for entry in entries}
 
     def _iter_nodes(self, documents: Iterable[Json]) -> Iterator[Node]:
         for document in documents:
@@ -249,16 +246,6 @@ def _why_set_aside(document: Json) -> str:
         if (condition["type"], condition["status"]) in SET_ASIDE:
             return str(condition.get("message") or condition["type"])
     return ""
-
-
-def _advanced(entry: Entry, now: float) -> Entry:
-    """Add the iterations since the operator wrote the progress of a job."""
-    status = entry.status
-    since = now - status.iterated_at
-    if status.phase is not Phase.RUNNING or not 0.0 < since <= SHOWN_EVERY_S:
-        return entry
-    done = min(status.iteration + status.speed * since, status.iterations_total or math.inf)
-    return replace(entry, status=replace(status, iteration=int(done), iterated_at=now))
 
 
 def _read_profiles(entries: Iterable[Entry]) -> dict[JobType, Profile]:
