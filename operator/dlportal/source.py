@@ -234,6 +234,8 @@ class Narrowed:
         return explain_withheld(self._rights)
 
     def plan(self, documents: list[JsonObject], token: str) -> Game:
+        if self.withheld:
+            raise SourceError(self.withheld, status=403)
         return self._whole.plan(documents, token)
 
     def pose(self, question: object) -> Game:

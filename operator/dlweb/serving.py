@@ -85,7 +85,7 @@ class Source(Protocol):
         """Prepare the game of two futures: one as it is, and one in which something is different."""
 
     def plan(self, documents: list[Json], token: str) -> Game | str:
-        """Plan for jobs that are not submitted, as ``dljob submit --dry-run -o json`` does."""
+        """Plan for jobs that are not submitted, as ``dljob submit --dry-run -o json`` does, as far as the viewers may see."""
 
     def read_log(self, name: str, *, node: str, token: str) -> Json:
         """Read the last lines of a job's output on a node; without a node, on one that it uses."""
@@ -186,6 +186,8 @@ class Server:
 
     async def suppose(self, request: web.Request) -> web.Response:
         """Answer with two futures of all jobs."""
+        if self._source.withheld:
+            raise SourceError(self._source.withheld, status=403)
         return await self._play(request, lambda question, _: self._source.pose(question))
 
     async def plan(self, request: web.Request) -> web.Response:
@@ -205,8 +207,6 @@ class Server:
         self, request: web.Request, pose: Callable[[Any, str], Game | str]
     ) -> web.Response:
         """Answer a question about all jobs; each user has one turn at a time."""
-        if self._source.withheld:
-            raise SourceError(self._source.withheld, status=403)
         try:
             question = json.loads(await request.read())
         except (ValueError, RecursionError) as error:

@@ -93,6 +93,17 @@ def test_the_last_lines_are_read_in_the_users_name_alone(plane, read):
     assert plane.asked == {"container": "trainer", "tailLines": "200", "limitBytes": "4194304"}
 
 
+def test_no_credentials_of_the_portal_go_along():
+    own = Configuration(host="https://api")
+    own.ssl_ca_cert, own.cert_file, own.key_file = "ca", "certificate", "key"
+    own.api_key["authorization"] = "Bearer token-of-the-portal"
+    users = Access(own).for_user(ADA)
+    assert users.headers() == {"Authorization": f"Bearer {ADA}"}
+    configuration = users.configuration
+    assert (configuration.host, configuration.ssl_ca_cert) == ("https://api", "ca")
+    assert (configuration.cert_file, configuration.key_file) == (None, None)
+
+
 def test_jobs_that_may_not_be_seen_are_not_asked_for(plane, read):
     with pytest.raises(SourceError, match="there is no such job that you may see"):
         read("other/a")

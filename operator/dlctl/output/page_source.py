@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from dlclient.backend import (
@@ -61,8 +61,13 @@ def read_tail(backend: Backend, name: str, *, node: str) -> Json:
         return {"job": name, "nodes": [], "lines": [], "reason": reason}
     used = [part.node for part in JobView.of(backend.get_job(name), backend.home).slices]
     chosen = node or next((each for each in used if each in nodes), nodes[-1])
+    if chosen not in nodes:
+        raise NotThere(f"{name} has no log of {node}; nodes with one: {', '.join(nodes)}")
     query = LogQuery(node=chosen, lines=MOST_LINES, most_bytes=MOST_BYTES)
-    last = deque((line.text for line in backend.read_logs(name, query)), maxlen=MOST_LINES)
+    last: deque[bytes] = deque(maxlen=MOST_LINES)
+    # A job may have GPUs on a node where its training has not begun to write.
+    with suppress(NotThere):
+        last.extend(line.text for line in backend.read_logs(name, query))
     text = b"".join(last)[-MOST_BYTES:]
     lines = [each.decode("utf-8", "replace") for each in text.splitlines()]
     reason = "" if lines else f"{name} has written nothing on {chosen} yet"

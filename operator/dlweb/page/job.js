@@ -218,18 +218,19 @@ class Output extends Component {
       const answer = await ask(`/api/v1/logs/${writePath(name)}${node && `?node=${encodeURIComponent(node)}`}`);
       found = { told: await answer.json(), problem: null };
     } catch (error) {
-      found = { told: null, problem: error.message };
+      // Most viewers of a cluster may see jobs and not their output, which is no trouble.
+      found = { told: null, problem: error.message, isRefused: isRefusal(error) };
     }
     if (name === this.props.name) this.setState(found);
   }
 
-  render(_, { told, problem }) {
+  render(_, { told, problem, isRefused }) {
     const nodes = told ? told.nodes : [];
     return html`<h3>Output</h3>
       <p>${nodes.length < 2 ? null : html`<label>Node <select value=${told.node} onChange=${(event) => this.read(event.target.value)}>
         ${nodes.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>${" "}`}
         <button onClick=${() => this.read(told && told.node ? told.node : "")}>Read again</button></p>
-      ${problem === null ? null : html`<p class="missing" role="alert">${problem}</p>`}
+      ${problem === null ? null : html`<p class=${isRefused ? "quiet" : "missing"} role=${isRefused ? "status" : "alert"}>${problem}</p>`}
       ${told && told.reason ? html`<p class="quiet">${told.reason}.</p>` : null}
       ${told && told.lines.length ? html`<pre tabindex="0" role="region" aria-label="Output">${told.lines.join("\n")}</pre>` : null}`;
   }
