@@ -1,6 +1,7 @@
 """The record of what happened: written and read back, refused where it is damaged, and summed up."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,7 @@ from dlcore.recording.record import (
     decode,
     encode,
 )
+from dlcore.recording.report import By, make_document, make_report
 from dlcore.recording.stretches import list_stretches
 from dlcore.recording.sums import Levels, cut, list_levels, list_spans, sum_gpu_seconds
 
@@ -122,6 +124,20 @@ def test_the_queue_and_idle_gpus_over_time():
         # A job keeps its GPU when that goes out of service, and no other job gets it afterwards.
         Levels(50.0, queued=0, idle=0, in_service=1),
     )
+
+
+def test_a_gpu_of_a_job_that_may_not_be_seen_is_neither_idle_nor_out_of_service():
+    held = Gpu(at=10.0, node="n1", gpu=0, in_service=False, held=True)
+    free = replace(held, at=20.0, in_service=True, held=False)
+    record = Record.of(WHOLE.header, [replace(free, at=0.0), held, free])
+    assert list_levels(record) == (
+        Levels(0.0, queued=0, idle=1, in_service=1),
+        Levels(10.0, queued=0, idle=0, in_service=1),
+        Levels(20.0, queued=0, idle=1, in_service=1),
+    )
+    report = make_report(record, By.TYPE)
+    assert (report.held_by_others, report.out_of_service, report.idle) == (10.0, 0.0, 90.0)
+    assert make_document(report)["heldByOthers"] == 10.0
 
 
 def test_a_part_begins_with_how_things_were_then():

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dlclient.exporting.files import Format, render
+from dlcore.recording.record import Gpu, Header, Record, Source
 from tests.ctl.running import FIVE
 from tests.web.browsers import find_node
 
@@ -104,3 +106,13 @@ def test_its_sql_gives_the_gpu_seconds_of_each_job_and_it_finds_nothing_wrong(as
     for row in arrows:
         made_room, _, gained = row.removeprefix("arrow makes room for ").partition(" > ")
         assert made_room == gained
+
+
+def test_jobs_that_the_reader_may_not_see_have_a_track_at_their_gpu(ask):
+    held = Gpu(at=10.0, node="n", gpu=0, in_service=False, held=True)
+    record = Record.of(Header(source=Source.MACHINE, until=100.0), [held])
+    query = """
+        select t.name || '=' || s.name || '=' || s.dur from slice s join track t on t.id = s.track_id
+    """
+    rows = ask(render(record, Format.PERFETTO), query)
+    assert rows == ["GPU 0: held by other jobs=another job=90000000000"]

@@ -41,6 +41,9 @@ WATCH_S = 25.0
 RETRY_S = 1.0
 """The interval of retries while the server does not answer."""
 
+RECORD_S = 90.0
+"""The additional time for a record: a long one takes seconds, and the users of a machine get theirs in turn."""
+
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses of a shell for a command that does not exist, or that cannot be executed."""
 
@@ -129,7 +132,7 @@ class LocalBackend:
         return self._items("events", query=query)
 
     def read_record(self, since: float) -> "Record":
-        return _read_record(self._get("record", query={"since": since}))
+        return _read_record(self._get("record", query={"since": since}, seconds=RECORD_S))
 
     def list_nodes(self) -> list[Json]:
         return self._items("nodes")

@@ -111,7 +111,7 @@ class MachineApi:
             # In a thread, because a long record takes long to encode.
             lines = await asyncio.to_thread(lambda: [*encode(record)])
         else:
-            # Each user has one turn at a time, and all users one thread, so that the controller goes on.
+            # One thread for all users, so that the controller goes on. `may_see` refuses a user who has hung up meanwhile.
             async with self._turns[self._access.caller(request).uid], self._turn:
                 lines = await self._narrow_record(since, self._access.may_see(request))
         return web.json_response({"lines": lines})
