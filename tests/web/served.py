@@ -51,7 +51,7 @@ class Told:
         self.jobs: list[Any] = []
         self.nodes: list[Any] = []
         self.withheld = ""
-        self.log: list[str] = []
+        self.log = ["step 1", "step 2 " + "x" * 500]
 
     def list_jobs(self) -> list[Any]:
         self.asked += 1

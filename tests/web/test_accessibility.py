@@ -28,7 +28,7 @@ READY = {
     "lanes of others": "document.querySelector('.told h2')?.textContent === 'another job'",
     "now": "document.querySelectorAll('.gpu').length === 4",
     "jobs": "document.querySelector('tbody') !== null",
-    "job": "document.querySelector('polygon') !== null",
+    "job": "document.querySelector('polygon') !== null && document.querySelector('pre') !== null",
     "usage": "document.querySelector('.stack') !== null",
     "whatif": "document.querySelectorAll('select')[1]?.options.length === 4",
 }
