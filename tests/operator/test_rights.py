@@ -90,6 +90,7 @@ IMPLIED = {
     Right("patch", "events"),
     # Server-side apply creates an object that does not exist yet; the audit log shows no such verb.
     Right("create", "configmaps", "dljob-effective-settings"),
+    Right("create", "configmaps", "dljob-learned"),
     # More than one object exists only where one object does not hold all GPUs.
     *(
         Right(verb, "configmaps", name)
