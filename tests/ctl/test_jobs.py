@@ -1,6 +1,7 @@
 """The verbs about jobs, as their users see them: the real command, the real server."""
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -316,11 +317,12 @@ def test_what_the_policy_assumes_stands_below_the_sentence(busy):
 
 def test_the_history_tells_each_change_with_its_cause_and_cost(busy):
     two, four = (Placement.of({NodeName("n1"): range(n)}) for n in (2, 4))
+    began = time.time()
     lines = (
-        Decided(job="runs", at=10.0, step="start", new=two, sentence="idle GPUs"),
-        Decided(job="runs", at=20.0, step="reshape", old=two, new=four, cost_seconds=1.53),
-        Happened(job="runs", at=30.0, name="Crashed", message="exited with status 1"),
-        Decided(job="runs", at=40.0, step="stop", old=four, sentence="outranked"),
+        Decided(job="runs", at=began + 10.0, step="start", new=two, sentence="idle GPUs"),
+        Decided(job="runs", at=began + 20.0, step="reshape", old=two, new=four, cost_seconds=1.53),
+        Happened(job="runs", at=began + 30.0, name="Crashed", message="exited with status 1"),
+        Decided(job="runs", at=began + 40.0, step="stop", old=four, sentence="outranked"),
     )
     busy.up.do(lambda stage: stage.keep(*lines))
     start, reshape, crash, stop = table_of_history(busy("history", "runs").stdout)
