@@ -7,11 +7,11 @@ or virtual.
 
 import socket
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dlcontrol.situation.ports import NotKept, Observation, PodKey, PodOrder
+from dlcontrol.situation.ports import Entry, NotKept, Observation, PodKey, PodOrder
 from dlcontrol.situation.status import Status
 from dlcore.model import JobId, Node
 from dllocal.events import Events
@@ -36,12 +36,15 @@ class Machine:
         pods: Pods,
         nodes: Callable[[], tuple[Node, ...]],
         events: Events,
+        why_leave: Callable[[], str] = str,
     ) -> None:
+        """``why_leave`` returns why jobs have to leave this machine now; empty if they need not."""
         self._folders = folders
         self._registry = registry
         self._pods = pods
         self._nodes = nodes
         self._events = events
+        self._why_leave = why_leave
         self._next_port = FIRST_PORT
 
     async def observe(self) -> Observation:
@@ -49,7 +52,7 @@ class Machine:
         # Without an await: a request must not change the list between jobs and pods.
         entries = self._registry.entries
         with self._keeping():
-            nodes = self._usable_nodes()
+            nodes = self._usable_nodes(entries.values())
             return Observation(entries, nodes, self._pods.read(entries.values()))
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
@@ -109,11 +112,19 @@ class Machine:
         except sqlite3.Error as error:
             raise NotKept(f"{self._folders.registry}: {why_not_written(error)}") from error
 
-    def _usable_nodes(self) -> tuple[Node, ...]:
+    def _usable_nodes(self, entries: Iterable[Entry]) -> tuple[Node, ...]:
+        if why := self._why_leave():
+            # Jobs leave a node that is left out here, because it counts as lost.
+            is_booked = any(entry.status.pods for entry in entries)
+            return () if is_booked else tuple(_without_gpus(each, why) for each in self._nodes())
         cordons = self._registry.cordons()
         if not cordons:
             return self._nodes()
         return tuple(_cordoned(node, cordons) for node in self._nodes())
+
+
+def _without_gpus(node: Node, why: str) -> Node:
+    return replace(node, gpus=tuple(replace(gpu, unavailable_because=why) for gpu in node.gpus))
 
 
 def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:

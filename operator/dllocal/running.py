@@ -15,6 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from dlcloud.watching import EndWatch
 from dlcontrol.learning.learned_state import LearnedState
 from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.loop import Controller
@@ -78,8 +79,14 @@ class Running:
         if setup.real_gpus is not None:
             # Do this after `_list_again`, because adopted pods hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
+        self._ends = EndWatch(setup.cloud)
         self.machine = Machine(
-            self.folders, self.registry, pods=self.pods, nodes=setup.nodes, events=self.events
+            self.folders,
+            self.registry,
+            pods=self.pods,
+            nodes=setup.nodes,
+            events=self.events,
+            why_leave=lambda: self._ends.why,
         )
         self.memory = LearnedState(
             self._open_notebook(),
@@ -220,12 +227,17 @@ class Running:
         if self.setup.real_gpus is not None:
             # Set this even if the driver hangs.
             await self.setup.real_gpus.known.wait()
+        if self.setup.cloud.is_wanted:
+            # Else jobs would start on a machine that ends.
+            await self._ends.known.wait()
         await self.controller.run()
 
     def _beside(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the other tasks of the server, which run until they are cancelled."""
         if self.setup.real_gpus is not None:
             yield self.setup.real_gpus.watch(self._ours, self.controller.wake)
+        if self.setup.cloud.is_wanted:
+            yield self._ends.run(self.controller.wake)
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
         yield LogRotator(self.setup.logs, logs, times=self.log_times).run()
         yield report_steps(self.clock, log.warning)

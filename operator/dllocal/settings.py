@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from dlcloud.endings import CloudSettings
 from dlcontrol.settings import Settings
 from dllocal.jobs.user_limits import UserLimits
 from dllocal.pods.launching import RELEASE_SECONDS
@@ -14,6 +15,8 @@ class LocalSettings(Settings):
     """How much is kept of what trainings write."""
     users: UserLimits = field(default_factory=UserLimits)
     """The limits of each user but root at a server of all users."""
+    cloud: CloudSettings = field(default_factory=CloudSettings)
+    """The notices of the cloud that runs this machine."""
     release_seconds: float = RELEASE_SECONDS
     """How long memory on a GPU that may still be a job's keeps the GPU from being released, once no
     process of the job is left; 0 for as long as it is in use."""

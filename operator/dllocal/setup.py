@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlcloud.endings import CloudSettings
 from dlcontrol.scheduling import Options
 from dlcontrol.settings import Setting
 from dlcontrol.sidecars.dialing import DialSettings
@@ -45,6 +46,7 @@ class Setup:
     release_seconds: float = RELEASE_SECONDS
     """How long SideCars keep a GPU only because its memory is in use."""
     dialing: DialSettings = DialSettings()
+    cloud: CloudSettings = CloudSettings()
     logs: LogLimits = LogLimits()
     user_limits: UserLimits = UserLimits()
     settings: tuple[Setting, ...] = ()

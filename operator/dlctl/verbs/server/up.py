@@ -264,6 +264,7 @@ def build_setup(root: Path, loaded: Loaded[LocalSettings], *, supply: Supply) ->
         store=chosen.store,
         sample_seconds=chosen.learning.sample_seconds,
         dialing=chosen.dialing,
+        cloud=chosen.cloud,
         logs=chosen.logs,
         user_limits=chosen.users,
         release_seconds=chosen.release_seconds,
