@@ -49,6 +49,10 @@ class CloudSettings:
     lead_seconds: float = 600.0
     """The time before a scheduled stop or reboot at which jobs leave; the end of a spot machine is always nearer."""
 
+    def __post_init__(self) -> None:
+        if not self.address.startswith("http://"):
+            raise ValueError("the address does not begin with http://")
+
     @property
     def is_wanted(self) -> bool:
         return self.provider is not Cloud.NONE

@@ -29,6 +29,9 @@ LOSS: Final = "dljob.io/lost-if-stopped-seconds"
 NODE_ANNOTATION: Final = "dljob.io/node"
 """On a placeholder pod: the node whose GPUs it holds."""
 
+ENDING: Final = "dljob.io/ending"
+"""Key of a taint: the cloud announces the end of the machine; the value is the event."""
+
 SETTINGS: Final = "dljob-effective-settings"
 """The ConfigMap with the settings of the operator."""
 SETTINGS_KEY: Final = "settings.json"

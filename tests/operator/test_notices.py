@@ -10,7 +10,7 @@ from tests.servers.nodes import make_node
 
 def node(*, taint: str = "", state: str = "", cordoned: bool = False) -> dict[str, Any]:
     labels = {"nvidia.com/gpu-driver-upgrade-state": state} if state else {}
-    taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
+    taints = [{"key": taint, "value": "preempt", "effect": "NoSchedule"}] if taint else []
     document = make_node("n1", labels=labels, taints=taints)
     document["spec"]["unschedulable"] = cordoned
     return document
@@ -21,8 +21,9 @@ def node(*, taint: str = "", state: str = "", cordoned: bool = False) -> dict[st
     [
         (node(), ""),
         (node(taint="dljob.io/pool"), ""),
-        (node(taint="karpenter.sh/disrupted"), "taint karpenter.sh/disrupted"),
+        (node(taint="karpenter.sh/disrupted"), "taint karpenter.sh/disrupted="),
         (node(taint="aws-node-termination-handler/spot-itn"), "spot-itn"),
+        (node(taint="dljob.io/ending"), "taint dljob.io/ending=preempt says"),
         (node(taint="lab/works"), "taint lab/works"),
         (node(state="upgrade-done"), ""),
         (node(state="cordon-required"), "cordon-required"),

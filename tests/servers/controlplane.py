@@ -193,13 +193,24 @@ class ControlPlane:
             f"user-{user}", with_certificate(self.authority.issue_client(user, groups))
         )
 
-    def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
-        """Make a kubeconfig with a token of a service account, which must exist."""
+    def kubeconfig_for_service_account(
+        self, namespace: str, name: str, *, pod: Mapping[str, Any] | None = None
+    ) -> Path:
+        """
+        Make a kubeconfig with a token of a service account, which must exist.
+
+        A token for a ``pod``, such as kubelets fetch, names the node of the pod.
+        """
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        request = {"spec": {"expirationSeconds": TOKEN_SECONDS}}
+        spec: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS}
+        if pod is not None:
+            identity = {each: pod["metadata"][each] for each in ("name", "uid")}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **identity}
+        request = {"spec": spec}
         with self.api() as api:
             token = api.post(path, request)["status"]["token"]
-        return self._write_kubeconfig(f"account-{namespace}-{name}", {"token": token})
+        bound = f"-{pod['metadata']['name']}" if pod is not None else ""
+        return self._write_kubeconfig(f"account-{namespace}-{name}{bound}", {"token": token})
 
     # --- what it is made of ---------------------------------------------------------------
 

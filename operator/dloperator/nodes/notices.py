@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from dlkube.documents import Json
+from dlkube.names import ENDING
 
 TAINTS: Final = (
+    ENDING,
     "ToBeDeletedByClusterAutoscaler",
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
@@ -62,7 +64,8 @@ class Notices:
         spec, metadata = node.get("spec") or {}, node["metadata"]
         for taint in spec.get("taints") or ():
             if taint.get("key") in self._taints:
-                return f"its taint {taint['key']} says that its pods will be evicted"
+                shown = f"{taint['key']}={taint.get('value') or ''}".removesuffix("=")
+                return f"its taint {shown} says that its pods will be evicted"
         state = (metadata.get("labels") or {}).get(UPGRADE, "")
         if state in UPGRADING:
             return f"its driver is to be replaced ({UPGRADE}: {state})"
