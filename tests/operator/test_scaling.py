@@ -1,10 +1,13 @@
 """``kubectl scale`` and a HorizontalPodAutoscaler bound the number of GPUs by the scale subresource."""
 
+from functools import partial
+
 import pytest
 
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import Stage, staged
 from tests.servers.api import Refused
+from tests.servers.external_metrics import served_metric
 from tests.servers.kubectl import Kubectl, KubectlFailed
 
 pytestmark = pytest.mark.cluster
@@ -37,15 +40,24 @@ def test_a_running_job_follows_kubectl_and_an_autoscaler(stage: Stage):
     found = kubectl("get", "pods", "-o", "name", "-l", scale["status"]["selector"])
     assert found.split() == [f"pod/{pod['metadata']['name']}" for pod in stage.pods_of("net")]
 
-    # The autoscaler of the control plane's own controller-manager, which has no metrics here, enforces its bounds.
+    # The autoscaler of the control plane's own controller-manager.
     target = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "net"}
     external = {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "1"}}
-    bounds = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 1}
-    spec = bounds | {"metrics": [{"type": "External", "external": external}]}
-    autoscaler = {"metadata": {"name": "net"}, "spec": spec}
-    stage.api.post(AUTOSCALERS.format(stage.namespace), autoscaler)
-    stage.wait(lambda: trains_on(1))
-    assert stage.job("net")["spec"]["gpus"] == {"options": [1, 2, 4], "max": 1, **DEFAULTS}
+    spec = {
+        "scaleTargetRef": target,
+        "minReplicas": 1,
+        "maxReplicas": 4,
+        "metrics": [{"type": "External", "external": external}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+    }
+    with served_metric(stage.plane, stage.namespace, stage.folder) as metric:
+        autoscaler = {"metadata": {"name": "net"}, "spec": spec}
+        stage.api.post(AUTOSCALERS.format(stage.namespace), autoscaler)
+        for value, bound, gpus in ((1, 1, 1), (9, 4, 4), (3, 3, 2)):
+            metric.value = value
+            stage.wait(partial(trains_on, gpus))
+            asked = {"options": [1, 2, 4], "max": bound, **DEFAULTS}
+            assert stage.job("net")["spec"]["gpus"] == asked
 
 
 DEFAULTS = {"ids": "index", "mixed": False}
