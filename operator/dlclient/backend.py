@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     # Everyday verbs must not load the model of the brain and, with it, numpy.
+    from dlcore.profiles import Profile
     from dlcore.recording.record import Record
 
 Json = dict[str, Any]
@@ -191,6 +192,9 @@ class Backend(Protocol):
 
     def list_settings(self) -> list[Json]:
         """List the settings of the controller with their origins."""
+
+    def read_profiles(self) -> "list[Profile]":
+        """Read the profiles that the controller publishes; that of one machine has them in its store alone."""
 
     def list_log_nodes(self, name: str) -> list[str]:
         """Name the nodes that have or may get output of a job."""

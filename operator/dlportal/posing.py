@@ -35,7 +35,7 @@ REMEDY: Final = "ask with kubectl dljob simulate --live"
 PLAN_REMEDY: Final = "ask with kubectl dljob submit --dry-run"
 
 SHIPPED: Final = (
-    "the page reads no store of the operator: speeds are the shipped ones and those of now"
+    "the operator's profiles cannot be read: speeds are the shipped ones and those of now"
 )
 
 

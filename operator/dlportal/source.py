@@ -18,12 +18,11 @@ from dlclient.cluster.reading.recorded import LACKS, UNTOLD
 from dlcontrol.recording.composing import compose, losses, make_memory, read_entries
 from dlcore.documents.jobnames import full_name, manager_of
 from dlcore.placement.limits import namespace_of
-from dlcore.profiles import Profile
 from dlcore.recording.record import Gpu, Header, Record
 from dlcore.recording.record import Source as Origin
 from dlctl.output.page_source import make_harmless, read_tail, telling
 from dlctl.output.streams import harmless_document
-from dlctl.verbs.server.profiles import list_known, open_profiles
+from dlctl.verbs.server.profiles import open_profiles
 from dlkube.access import Access
 from dlkube.documents import JsonObject
 from dlportal.narrowing import narrow_jobs, narrow_nodes, narrow_record
@@ -106,16 +105,9 @@ class Whole:
         except SourceError as error:
             # A future with the default settings is better than none.
             notes.append(f"its settings cannot be read ({error}); the defaults are taken")
-        profiles: list[Profile] = []
-        if not self._store:
-            notes.append(SHIPPED)
-        else:
-            try:
-                with open_profiles(self._store, None) as store:
-                    profiles = list(list_known(store).values())
-            except BackendError as error:
-                notes.append(f"its profiles cannot be read ({error})")
-        return Known(settings, profiles=profiles, notes=notes)
+        # As for a plan, so that both know the same.
+        profiles = self._ask(lambda backend: backend.read_profiles())
+        return Known(settings, profiles=profiles, notes=notes if profiles else [*notes, SHIPPED])
 
     def plan(self, documents: Sequence[JsonObject], token: str) -> Game:
         """Prepare a plan for jobs that the API server accepts from this user, who sees everything."""

@@ -1,12 +1,16 @@
 """Plans and logs on a real control plane: which users get an answer, and that nothing changes."""
 
 import asyncio
+import base64
 import itertools
 import json
+import zlib
 
 import pytest
 
 from dlcontrol.settings import load_tree
+from dlcore.documents.profilefile import render_all
+from dlcore.profiles import JobType, Profile
 from dlkube import names
 from dloperator.reporting.settings_configmap import SettingsConfigMap
 from dloperator.settings import OperatorSettings
@@ -20,6 +24,7 @@ ACCOUNTS = f"/api/v1/namespaces/{HOME}/serviceaccounts"
 CONFIGMAPS = f"/api/v1/namespaces/{HOME}/configmaps"
 CREATE = [{"apiGroups": ["dljob.io"], "resources": ["dljobs"], "verbs": ["create"]}]
 READ_PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+KIND = JobType("bert")
 READ_LOGS = [{"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}]
 
 
@@ -74,6 +79,26 @@ def test_each_answer_is_as_it_is_described(house, owner):
         insist("POST", "/api/v1/what-if", *house.suppose(user, {}))
     for name in ("new", "red-runs"):
         insist("POST", "/api/v1/plan", *plan(house, owner, make_job(name)))
+
+
+def test_futures_and_plans_know_what_the_operator_has_published(house, owner):
+    def notes():
+        status, told = plan(house, owner, make_job("new"))
+        assert status == 200, told
+        _, futures = house.suppose("chief", {})
+        return [
+            sum("profiles cannot be read" in each for each in found)
+            for found in (told["notices"], futures["notes"])
+        ]
+
+    assert notes() == [1, 1]
+    learned = zlib.compress(json.dumps({"profiles": render_all([Profile(KIND)])}).encode())
+    data = {names.LEARNED_KEY: base64.b64encode(learned).decode()}
+    house.api.post(CONFIGMAPS, {"metadata": {"name": names.LEARNED}, "binaryData": data})
+    try:
+        assert notes() == [0, 0]
+    finally:
+        house.api.delete(f"{CONFIGMAPS}/{names.LEARNED}")
 
 
 @pytest.mark.story

@@ -62,7 +62,7 @@ def test_a_user_who_sees_everything_gets_two_futures_of_all_jobs(house):
     assert gpus[f"{RED}/red-runs"] == 2
     gpus = {job["job"]: job["gpus"] for job in then["jobs"]}
     assert gpus[f"{RED}/red-runs"] == 1
-    assert any("reads no store" in note for note in told["notes"])
+    assert any("profiles cannot be read" in note for note in told["notes"])
     # All of that was play.
     _, jobs = house.ask("/api/v1/jobs", "chief")
     assert len(jobs["items"]) == 2

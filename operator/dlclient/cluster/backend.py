@@ -28,7 +28,7 @@ from dlclient.cluster.asking import Asker, list_in
 from dlclient.cluster.connecting import Connection
 from dlclient.cluster.cordoning import Said, change_gpu
 from dlclient.cluster.reading import past
-from dlclient.cluster.reading.operators import Operator
+from dlclient.cluster.reading.operators import Operator, read_profiles
 from dlclient.cluster.reading.wording import assumptions, outages, sentence
 from dlclient.cluster.refusals import FORBIDDEN
 from dlclient.cluster.watching import Watcher
@@ -38,6 +38,7 @@ from dlkube.client import ApiServer, Rejected
 from dlkube.resources import DLJOBS, EVENTS, NODES
 
 if TYPE_CHECKING:
+    from dlcore.profiles import Profile
     from dlcore.recording.record import Record
 
 T = TypeVar("T")
@@ -281,6 +282,9 @@ class ClusterBackend:
 
     def list_settings(self) -> list[Json]:
         return self._operator.settings()
+
+    def read_profiles(self) -> "list[Profile]":
+        return read_profiles(self._operator.learned())
 
     # --- where it trains
 

@@ -33,6 +33,7 @@ from dllocal import environments
 from dllocal.pods.logtimes import Begin
 
 if TYPE_CHECKING:
+    from dlcore.profiles import Profile
     from dlcore.recording.record import Record
 
 WATCH_S = 25.0
@@ -146,6 +147,9 @@ class LocalBackend:
 
     def list_settings(self) -> list[Json]:
         return self._items("config")
+
+    def read_profiles(self) -> "list[Profile]":
+        return []
 
     # --- what happens here
 

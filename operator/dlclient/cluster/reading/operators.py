@@ -4,8 +4,8 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from dlclient.backend import BackendError, Json, NotThere
 from dlkube import names
@@ -13,6 +13,7 @@ from dlkube.resources import CONFIGMAPS
 
 if TYPE_CHECKING:
     from dlclient.cluster.asking import Asker
+    from dlcore.profiles import Profile
     from dloperator.nodes.nodes import Pool
 
 
@@ -120,6 +121,17 @@ def read_pool(settings: Sequence[Json]) -> "Pool":
         value=_value(settings, "pool.value"),
         mode=modes.get(_value(settings, "pool.mode"), usual.mode),
     )
+
+
+def read_profiles(learned: Mapping[str, Any]) -> "list[Profile]":
+    """Read the published profiles; none if an operator of another version has written them."""
+    from dlcore.documents import profilefile  # noqa: PLC0415 - takes longer to load than to get
+    from dlcore.problems import WrongDocument  # noqa: PLC0415 - as above
+
+    try:
+        return list(profilefile.parse_all(learned["profiles"]))
+    except (KeyError, WrongDocument):
+        return []
 
 
 def _value(settings: Sequence[Json], path: str) -> str:

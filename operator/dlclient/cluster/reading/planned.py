@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dlclient.backend import BackendError, Created, Json, Plan
-from dlclient.cluster.reading.operators import Operator, read_pool
+from dlclient.cluster.reading.operators import Operator, read_pool, read_profiles
 from dlclient.cluster.reading.wording import describe_waiting
 from dlcontrol.deciding.futures import joined
 from dlcontrol.deciding.plans import PolicyError, plan_documents
@@ -25,11 +25,10 @@ from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import ConditionType
 from dlcore import policies
 from dlcore.contract import Policy
-from dlcore.documents import jobfile, profilefile
+from dlcore.documents import jobfile
 from dlcore.documents.jobnames import full_name, manager_of
 from dlcore.model import GpuRef, Job, JobId, Node, Phase, Snapshot
 from dlcore.predicting.fitting import Forecast
-from dlcore.problems import WrongDocument
 from dlcore.profiles import JobType, Profile, Speed
 from dloperator.jobs.entries import Jobs, Specs
 from dloperator.nodes.nodes import read_node
@@ -197,22 +196,16 @@ class Planner:
 
     def _take_snapshot(self, scene: Scene) -> Snapshot:
         entries = scene.entries.values()
+        learned = {profile.type: profile for profile in read_profiles(self._learned)}
         return take_snapshot(
             scene,
-            profiles=_read_profiles(entries) | self._read_learned_profiles(),
+            profiles=_read_profiles(entries) | learned,
             costs=self._options.costs,
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
             limits=self._options.limits,
             policy_state=self._read_policy_state(),
         )
-
-    def _read_learned_profiles(self) -> dict[JobType, Profile]:
-        try:
-            learned = profilefile.parse_all(self._learned["profiles"])
-        except (KeyError, WrongDocument):
-            return {}  # An operator of another version has written them.
-        return {profile.type: profile for profile in learned}
 
     def _read_policy_state(self) -> object:
         """Return the state of the policy; other options of the same policy read it too."""

@@ -31,7 +31,7 @@ MOST_POLICIES: Final = 20
 HERE: Final = "-"
 """Named instead of a state folder where the documents come with the question."""
 SHIPPED: Final = (
-    "the profiles of a cluster are its operator's, so speeds are the shipped ones and those of now"
+    "the operator's profiles cannot be read, so speeds are the shipped ones and those of now"
 )
 
 _SCRIPT: Final = (
@@ -78,6 +78,9 @@ def suppose(asked: Asked) -> Json:
         place = [str(asked.folders.root)]
     else:
         place = [HERE, str(MOST_BYTES)]
+        from dlcore.documents.profilefile import render_all  # noqa: PLC0415 - it loads the brain, as below
+
+        profiles = asked.backend.read_profiles()
         question = {
             "question": question,
             "at": time.time(),
@@ -85,8 +88,8 @@ def suppose(asked: Asked) -> Json:
             "jobs": asked.backend.list_jobs().items,
             "nodes": asked.backend.list_nodes(),
             "settings": asked.backend.list_settings(),
-            "profiles": [],
-            "notes": [SHIPPED],
+            "profiles": render_all(profiles),
+            "notes": [] if profiles else [SHIPPED],
         }
     words = ("-m", "dlctl.verbs.studies.supposing", *place)
     answer: Json = _play(words, asked.halt, question=json.dumps(question)).answer

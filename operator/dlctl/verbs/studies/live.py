@@ -10,8 +10,8 @@ a cluster are read in the same way:
   the system believes of it. Where that is nothing, policies are not given it either, and it trains
   as long again as it has trained, an hour on its fewest GPUs at least.
 * **GPUs** that are taken out of use, and those of jobs that are not played, are given to no job.
-* **Speeds and costs** are those of the system's store of profiles, where it can be read, of
-  ``--profiles``, and else the shipped ones. A type of job of which nothing is known has the speed
+* **Speeds and costs** are those of the system's store of profiles, where it can be read, or those that the
+  operator of a cluster publishes, of ``--profiles``, and else the shipped ones. A type of job of which nothing is known has the speed
   at which such a job trains now, or a curve by lot.
 
 CPU, memory, taints and volumes are not in these documents, so every node takes every pod.
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 import click
 
-from dlclient.backend import BackendError, JobList, Json
+from dlclient.backend import Backend, BackendError, JobList, Json
 from dlclient.local.local_backend import LocalBackend
 from dlcontrol.situation import status_documents
 from dlcontrol.situation.status import Status
@@ -136,7 +136,7 @@ def read(living: Living, known: Known, *, seed: int, now: float | None = None) -
     return _Reader(living, known, seed=seed, now=time.time() if now is None else now).make()
 
 
-def read_known(living: Living, *, state: Path | None, profiles: Path | None) -> Known:
+def read_known(living: Backend, *, state: Path | None, profiles: Path | None) -> Known:
     """Read the profiles of a system: those of its store, where that can be read, and those of a file."""
     known: dict[JobType, Profile] = {}
     notes: list[str] = []
@@ -146,11 +146,13 @@ def read_known(living: Living, *, state: Path | None, profiles: Path | None) -> 
                 known = read_store(store)
         except BackendError as error:
             notes.append(f"its profiles cannot be read ({error})")
-    elif profiles is None:
-        notes.append(
-            "the profiles of a cluster are its operator's: speeds are the shipped ones and those"
-            " of now; give --profiles FILE, as `dljob profiles export` writes it"
-        )
+    else:
+        known = {profile.type: profile for profile in living.read_profiles()}
+        if not known and profiles is None:
+            notes.append(
+                "the operator's profiles cannot be read: speeds are the shipped ones and those of now; give"
+                " --profiles FILE, as `dljob profiles export` writes it"
+            )
     if profiles is not None:
         known |= load_profiles(profiles)
     return Known(known, tuple(notes))

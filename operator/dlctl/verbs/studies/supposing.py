@@ -199,8 +199,7 @@ def suppose_here(sent: Json) -> Json:
     question = read_question(sent["question"])
     given = {name: sent[name] for name in ("jobs", "nodes", "settings", "home")}
     supposed = Supposed(**given)
-    read = profilefile.parse_all(sent["profiles"]) if sent["profiles"] else ()
-    profiles = {profile.type: profile for profile in read}
+    profiles = {profile.type: profile for profile in profilefile.parse_all(sent["profiles"])}
     known = live.Known(profiles, tuple(sent["notes"]))
     return _compare(supposed, known, question=question, at=sent["at"])
 
