@@ -6,6 +6,7 @@ The decision is made with and without the new jobs, and the differences are show
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from dlcontrol.deciding.futures import foresee_courses_in_time, foresee_in_time, turn_document
@@ -20,6 +21,8 @@ from dlstore.tables import placement_document
 
 REACTION_S: Final = 5.0
 """The longest time in seconds from news to the decision about them, on a machine that is not overloaded."""
+
+MAY_KEEP: Final = "; it does not train yet on its present GPUs, and may keep them once it does"
 
 
 class PolicyError(Exception):
@@ -45,9 +48,10 @@ def plan_documents(
             f" {' '.join(str(error).split())}); correct the policy, or choose another one in the"
             " setting policy"
         ) from error
+    starting = {state.id for state in after.running if state.adjusting}
     return [
         effect_document(
-            effect,
+            _warned(effect) if effect.job in starting and effect.old is not None else effect,
             coming.get(effect.job),
             course=courses.get(effect.job),
             now=after.now,
@@ -55,6 +59,11 @@ def plan_documents(
         )
         for effect in effects
     ]
+
+
+def _warned(effect: Effect) -> Effect:
+    """Add that a decision after the first step, from which on a change may lose work, may differ."""
+    return replace(effect, sentence=f"{effect.sentence}{MAY_KEEP}")
 
 
 def effect_document(

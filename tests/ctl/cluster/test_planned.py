@@ -7,6 +7,7 @@ import pytest
 from dlclient.backend import NotThere
 from dlclient.cluster.reading import planned
 from dlclient.cluster.reading.operators import Operator
+from dlcontrol.deciding.plans import MAY_KEEP
 from dlcontrol.settings import load_tree
 from dlcontrol.situation.status_documents import write_time
 from dlcore import policies
@@ -142,6 +143,11 @@ def test_a_job_that_gives_gpus_up_is_shown():
     new, other = plan([job("new")], [old], operator=FakeOperator(policy="max-min"))
     assert (new["step"], other["step"], other["job"]) == ("start", "reshape", "ns/old")
     assert (other["old"]["gpus"], other["new"]["gpus"]) == (4, 2)
+    assert not other["message"].endswith(MAY_KEEP)
+    old["status"]["phase"] = "Initialized"
+    assert plan([job("new")], [old], operator=FakeOperator(policy="max-min"))[1][
+        "message"
+    ].endswith(MAY_KEEP)
 
 
 def test_gpus_that_the_operator_leaves_out_and_limits_of_namespaces_count():
