@@ -69,7 +69,7 @@ class World:
     observe: Callable[[str], object]
     """What a plan for a job must leave as it is."""
     count_writes: Callable[[], int]
-    """The writes of the user."""
+    """The writes of the user, which are the submissions in the end."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ def on_machine(folder: Path) -> Iterator[World]:
             lambda name: up.backend.get_job(name)["status"],
             folder,
             lambda name: _observe(up, name),
-            lambda: 0,
+            lambda: len(up.backend.list_jobs().items),
         )
         up.end()
 
@@ -255,6 +255,7 @@ def main(*, on: str, jobs: int, seed: int, form: str) -> None:
     begin = on_machine if on == "machine" else on_cluster
     with tempfile.TemporaryDirectory(prefix="dljob-") as folder, begin(Path(folder)) as world:
         plans, changes = play(world, jobs, random.Random(seed))
+        changes += abs(world.count_writes() - jobs)
     rows = [
         judge(plans, what, undisturbed=each) for what in ("start", "end") for each in (True, False)
     ]
