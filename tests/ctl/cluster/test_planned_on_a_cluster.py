@@ -40,7 +40,7 @@ def wait_until_known(stage, name, options):
 
     stage.wait(lambda: all(map(is_measured, stage.api.get(stage.path())["items"])))
     if len(options) > 1:
-        stage.wait(lambda: stage.status(name)["checkpoint"]["trust"] == "Confirmed")
+        stage.wait(lambda: stage.status(name).get("checkpoint", {}).get("trust") == "Confirmed")
 
 
 def test_jobs_get_the_gpus_of_their_plans(scene, ada):
