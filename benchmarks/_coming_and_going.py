@@ -7,8 +7,8 @@ from _progress import say
 from tests.operator.stages import Stage
 
 FINAL = ("Completed", "Failed")
-ITERATIONS = (1200, 2000, 2800, 3600, 4400)
-"""Half a minute to two minutes of one GPU."""
+ITERATIONS = (800, 1200, 1600, 2000, 2400)
+"""A third of a minute to a minute of one GPU."""
 FAILING = 40
 """Each such job fails, and says something hostile first."""
 HOSTILE = (

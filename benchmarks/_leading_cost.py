@@ -36,13 +36,15 @@ async def count_leading(house: House, stage: Stage, moment: str, seconds: float)
             used = (cpu_seconds(operator.pid) - before) / (time.monotonic() - began)
             share.append(100.0 * used)
     without, with_viewers = (mean(each) for each in shares.values())
-    return {
+    row = {
         "operator": moment,
         "viewers": VIEWERS,
         "core_%_without": [round(each, 2) for each in shares[False]],
         "core_%_with": [round(each, 2) for each in shares[True]],
         "core_%_more": round(with_viewers - without, 2),
     }
+    say(str(row))
+    return row
 
 
 async def _view(house: House, until: float) -> None:

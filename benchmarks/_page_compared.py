@@ -21,6 +21,7 @@ EXACT_S = 0.002
 """The page has times in milliseconds."""
 SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 ABSENT = "–"
+SHOWN = (*CHANGES, "wait", "restart")
 PARTS = (
     *("trained", "lostToChanges", "lostToFailures"),
     *("idle", "idleWhileWaiting", "outOfService"),
@@ -274,7 +275,8 @@ class Comparison:
                 self._compare_status(found, name, shown=shown, told=described[name])
                 texts = [" ".join(entry["sentences"]) for entry in shown["history"]]
                 history = described[name]["history"]
-                decisions = [each for each in history if each["kind"] in (*CHANGES, "wait")]
+                # A restart is in the view as the crash that it follows.
+                decisions = [each for each in history if each["kind"] in SHOWN]
                 for each in decisions:
                     # The view has the kind of the decision before its reason.
                     said = each.get("message", "").removeprefix("waits: ")

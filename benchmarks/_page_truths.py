@@ -13,8 +13,8 @@ from dlctl.main import cli
 
 Json = dict[str, Any]
 
-CHANGES = ("start", "reshape", "move", "stop", "restart")
-"""Decisions that change the GPUs of a job."""
+CHANGES = ("start", "reshape", "move", "stop")
+"""The scheduler's decisions that change the GPUs of a job."""
 IS_OVER = ("Completed", "Failed")
 
 
