@@ -72,6 +72,7 @@ class Page extends Component {
 
   async logIn(token) {
     this.following.stop();
+    this.setState({ hasTried: true });
     try {
       await logIn(token);
       this.following.start();
@@ -86,7 +87,7 @@ class Page extends Component {
     // The address names what this user has looked at.
     const { view, by } = readPlace();
     history.replaceState(null, "", `#${new URLSearchParams({ view, by })}`);
-    this.setState({ place: readPlace() });
+    this.setState({ place: readPlace(), hasTried: false });
     try {
       await logOut();
       this.following.start();
@@ -104,8 +105,9 @@ class Page extends Component {
     this.setState({ place });
   }
 
-  render({ live }, { place, visit, isReady, problem, isRefused, news, at }) {
-    const trouble = problem === null ? null : html`<p class="missing" role="alert">${problem}</p>`;
+  render({ live }, { place, visit, isReady, problem, isRefused, hasTried, news, at }) {
+    // A user who has not logged in yet has done nothing wrong.
+    const trouble = problem === null ? null : html`<p class=${isRefused && hasLogin && !hasTried ? "quiet" : "missing"} role="alert">${problem}</p>`;
     const isForbidden = hasLogin && problem !== null && !isRefused;
     if (!isReady || isRefused) {
       return html`<header><h1>${TITLE}</h1></header><main>${trouble || html`<p role="status">Asks for what happened …</p>`}
