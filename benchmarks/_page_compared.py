@@ -21,7 +21,7 @@ EXACT_S = 0.002
 """The page has times in milliseconds."""
 SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 ABSENT = "–"
-SHOWN = (*CHANGES, "wait", "restart")
+SHOWN = (*CHANGES, "restart")
 PARTS = (
     *("trained", "lostToChanges", "lostToFailures"),
     *("idle", "idleWhileWaiting", "outOfService"),
@@ -259,13 +259,20 @@ class Comparison:
         described = await asyncio.to_thread(self._truth.describe)
         rows = json.loads(self._truth.report("job", until))["rows"]
         report = {row["job"]: row for row in rows}
-        began = time.monotonic()
         for name in self._truth.names:
             shown = await self._reading.read_job(name, is_there=name in described)
             self._compare_history(found, name, shown["history"])
-            is_over = bool(self._truth.list_lines(name, "ended"))
-            # Time goes on while the jobs are compared.
-            slack = 0.0 if is_over else 10.0 + 4 * (time.monotonic() - began)
+            # The page has been renewed since the report, and a job goes on with its GPUs.
+            later = _moment(shown["until"]) + 1.0 - until
+            most = max(
+                (
+                    each["new"]["gpus"]
+                    for each in self._truth.list_lines(name, "decided")
+                    if each.get("new")
+                ),
+                default=0,
+            )
+            slack = 0.0 if self._truth.list_lines(name, "ended") else max(0.0, most * later)
             told = next(each for each in shown["sentences"] if each.startswith("Trained "))
             texts = re.findall(r"[\d.]+ GPU-[sh]", told)
             for part, text in zip(PARTS[:3], texts, strict=True):
@@ -275,11 +282,10 @@ class Comparison:
                 self._compare_status(found, name, shown=shown, told=described[name])
                 texts = [" ".join(entry["sentences"]) for entry in shown["history"]]
                 history = described[name]["history"]
-                # A restart is in the view as the crash that it follows.
+                # A restart is in the view as the crash that it follows. The reason to wait is that of now,
+                # which is compared with the job's message; the record has that of each decision.
                 decisions = [each for each in history if each["kind"] in SHOWN]
-                for each in decisions:
-                    # The view has the kind of the decision before its reason.
-                    said = each.get("message", "").removeprefix("waits: ")
+                for said in (each.get("message", "") for each in decisions):
                     found.holds(
                         f"{name}, in its history: {said}", any(said in text for text in texts)
                     )

@@ -60,6 +60,7 @@ JOB = f"""
   const text = (each, part) => each.querySelector(part)?.textContent ?? '';
   return {{
     name: {TITLE},
+    until: document.querySelector('header p').textContent.match(/ to ([^·]*[AP]M)/)?.[1] ?? '',
     facts: document.querySelector('main h2 + p')?.textContent ?? '',
     sentences: [...document.querySelectorAll('main section > p')].map((each) => each.textContent),
     curves: Object.fromEntries([...document.querySelectorAll('figure')].map((each) => [text(each, 'h3'), text(each, 'figcaption')])),

@@ -12,6 +12,7 @@ Then another control plane is filled with as many jobs as a large cluster has, a
 
 import asyncio
 import base64
+import io
 import json
 import os
 import shutil
@@ -32,6 +33,7 @@ from _page_reading import Reading
 from _page_truths import Truth, full_name
 from _progress import attempts, count, run, say
 from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
+from PIL import Image
 
 from tests.operator.stages import Stage, staged
 from tests.portal.houses import House
@@ -46,6 +48,9 @@ STORE = "profiles.db"
 PATIENT = {"lease.leaseSeconds": 900, "lease.giveUpSeconds": 890, "lease.stuckSeconds": 880}
 """A Lease that an operator keeps while it is stopped for a comparison."""
 AGAIN_S = 0.3
+SETTLED_S = 2.0
+COLOURS = 64
+"""Of a picture for the docs, which is half as large by that."""
 MOST_TOLD = 20
 """The number of differences that are printed for each view."""
 SIZE = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -55,10 +60,6 @@ LINKS = "new Set([...document.querySelectorAll('.node p button, tbody th button'
 TEXT = "document.getElementById('page').textContent"
 ROWS = "document.querySelectorAll('tbody tr').length"
 CHOICES = "(document.querySelectorAll('select')[1]?.options.length ?? 0) - 1"
-
-OPEN = (
-    "[...document.querySelectorAll('nav button')].find((each) => each.textContent === NAME).click()"
-)
 
 OTHER = "fifo"
 """The policy of the question that is asked on the page."""
@@ -88,7 +89,6 @@ new Promise((done) => {
 class View(NamedTuple):
     """A view of the page, and an expression for the number of jobs that it shows."""
 
-    title: str
     shown: str
     has_ended: bool = True
     """True if it shows jobs that have ended, too."""
@@ -96,10 +96,10 @@ class View(NamedTuple):
 
 
 VIEWS = {
-    "lanes": View("GPUs over time", f"parseInt({HEADER}.match(/(\\d+) jobs/)?.[1])", moves=MOVE),
-    "now": View("Now", f"{LINKS}.size", has_ended=False),
-    "jobs": View("Jobs", ROWS),
-    "whatif": View("What if", CHOICES, has_ended=False),
+    "lanes": View(f"parseInt({HEADER}.match(/(\\d+) jobs/)?.[1])", moves=MOVE),
+    "now": View(f"{LINKS}.size", has_ended=False),
+    "jobs": View(ROWS),
+    "whatif": View(CHOICES, has_ended=False),
 }
 
 
@@ -108,6 +108,7 @@ class Looking:
 
     def __init__(self, page: Page, stage: Stage, *, jobs: int, pictures: Path | None) -> None:
         self._page = page
+        self._reading = Reading(page)
         self._stage = stage
         self._jobs = jobs
         self._pictures = pictures
@@ -130,7 +131,7 @@ class Looking:
     async def look(self, name: str, frames: int) -> Json:
         """Open a view, and scroll it."""
         view = VIEWS[name]
-        await self._open(view)
+        await self._reading.open(name)
         began = time.monotonic()
         for _ in attempts(f"{name} shows all jobs"):
             # Some end while it is opened, and the page shows each end a little later.
@@ -158,7 +159,7 @@ class Looking:
         [operator] = self._stage.operators
         truth = await asyncio.to_thread(self._stop, kubeconfig)
         try:
-            found = await Comparison(Reading(self._page), truth).compare()
+            found = await Comparison(self._reading, truth).compare()
         finally:
             operator.thaw()
         for name, each in found.items():
@@ -177,12 +178,16 @@ class Looking:
         [operator] = self._stage.operators
         for _ in attempts("the operator is between two decisions"):
             operator.freeze()
+            # The API server may have requests of the operator that it has not carried out yet.
+            jobs: list[Json] = []
+            while jobs != (jobs := self._stage.api.get(self._stage.path())["items"]):
+                time.sleep(SETTLED_S)
             truth = Truth(
                 kubeconfig=kubeconfig,
                 namespace=TEAM,
                 store=self._stage.folder / STORE,
                 folder=self._stage.folder,
-                jobs=self._stage.api.get(self._stage.path())["items"],
+                jobs=jobs,
             )
             if truth.is_settled:
                 return truth
@@ -192,7 +197,7 @@ class Looking:
 
     async def ask(self) -> float:
         """Ask on the page what another policy would do, and return the seconds until both futures are shown."""
-        await self._open(VIEWS["whatif"])
+        await self._reading.open("whatif")
         await self._until("document.querySelector('select')?.options.length > 1", TEXT)
         await self._page.evaluate(CHOOSE.replace("POLICY", json.dumps(OTHER)))
         began = time.monotonic()
@@ -209,12 +214,13 @@ class Looking:
         going = [job for job in items if job.get("status", {}).get("phase") == "Running"]
         if going:
             job = max(going, key=lambda each: len(each["status"].get("history", ())))
-            await Reading(self._page).read_job(full_name(job), is_there=True)
+            await self._reading.read_job(full_name(job), is_there=True)
+            await self._page.evaluate("scrollTo(0, 0)")
             await self._take_picture("job")
 
     async def time_news(self, name: str, times: int) -> list[float]:
         """Submit jobs, and return the seconds until each of them is shown."""
-        await self._open(VIEWS[name])
+        await self._reading.open(name)
         delays = []
         for number in range(times):
             job = f"late-{name}-{number}"
@@ -223,9 +229,6 @@ class Looking:
             await self._until(f"{LINKS}.has('{TEAM}/{job}')", f"[...{LINKS}].join()")
             delays.append(time.monotonic() - began)
         return delays
-
-    async def _open(self, view: View) -> None:
-        await self._page.evaluate(OPEN.replace("NAME", json.dumps(view.title)))
 
     async def _until(self, condition: str, told: str) -> None:
         try:
@@ -240,7 +243,8 @@ class Looking:
             return
         self._pictures.mkdir(parents=True, exist_ok=True)
         answer = await self._page.ask("Page.captureScreenshot", format="png")
-        (self._pictures / f"{name}.png").write_bytes(base64.b64decode(answer["data"]))
+        picture = Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
+        picture.quantize(COLOURS).save(self._pictures / f"{name}.png", optimize=True)
 
 
 class Sizes(NamedTuple):
