@@ -141,6 +141,12 @@ def test_a_later_start_is_learnt_although_its_first_report_comes_with_a_speed():
     assert late.resumed.generation == 2
 
 
+def test_a_start_that_is_first_heard_of_after_a_step_has_no_negative_cost():
+    (late,) = hear(SpeedSamples(), Training(0.1, 0.3), [12.0])
+    assert late.resumed is not None
+    assert late.resumed.lost_seconds == 0.0
+
+
 def test_speeds_are_true_although_progress_is_heard_late():
     training = Training(0.7, 1.0)
     learnt = hear(SpeedSamples(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])

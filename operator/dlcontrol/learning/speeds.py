@@ -127,7 +127,9 @@ class SpeedSamples:
                 is_news = stretch.first is None and not stretch.is_timed
                 observations += self._progress(stretch, entry, state=state, now=now)
                 if is_news and stretch.first is not None:
-                    lost = stretch.first.at - stretch.ordered_at + _stopping_seconds(state)
+                    # A start that is first heard of after a step seems to be later than the step.
+                    training = max(0.0, stretch.first.at - stretch.ordered_at)
+                    lost = training + _stopping_seconds(state)
                     resumed = Resumption(entry.status.generation, lost, stretch.first.at)
         pupil.iteration = max(pupil.iteration, state.progress.iteration)
         return Findings(tuple(observations), resumed)
