@@ -124,7 +124,11 @@ class Truth:
     @property
     def is_settled(self) -> bool:
         """True if the store and the API server have the same decisions and ends; one is written before the other."""
-        return all(map(self._is_settled, self.jobs))
+        there = {full_name(job) for job in self.jobs}
+        removed = (name for name in self.names if name not in there)
+        return all(map(self._is_settled, self.jobs)) and all(
+            self.list_lines(name, "ended") for name in removed
+        )
 
     def _is_settled(self, job: Json) -> bool:
         name, status = full_name(job), job.get("status", {})

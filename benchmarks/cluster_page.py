@@ -288,10 +288,9 @@ async def look_at(
         await asyncio.to_thread(stage.wait, lambda: count_ended(stage, left=True) == 0)
         rows.append(await looking.compare(house.plane.admin, "when all jobs have ended"))
         rows.append(await count_leading(house, stage, "when all jobs have ended", sizes.seconds))
-        # The browser tells of answers that are refusals: before the login, and of logs, which the viewer may not read.
-        errors = [
-            each for each in page.complaints if "401" not in each and "/api/v1/logs/" not in each
-        ]
+        # The browser tells of answers that are refusals: before the login, of logs, and of jobs that were removed.
+        refusals = ("401", "/api/v1/logs/", "/api/v1/jobs/")
+        errors = [said for said in page.complaints if not any(each in said for each in refusals)]
         if errors:
             raise click.ClickException(f"the console has errors: {errors}")
         rows.append(
