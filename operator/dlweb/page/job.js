@@ -118,9 +118,10 @@ function Progress({ job, now }) {
   if (now?.end !== undefined) lines.push({ kind: "fore", points: [[at, share], [at + now.end, 1]] });
   const last = now ? at + (now.high ?? now.end ?? 0) : job.ended;
   const to = now ? Math.max(last, ...ends.slice(-1)) : last;
-  // Before its first report, a job has come from nothing at its start.
-  const start = job.history.find((each) => each.is_decision && each.new);
-  const reported = points.length || !start ? points : [[start.at, 0]];
+  // The record may have a report that is later than the status, and before the first one a job has come from nothing.
+  const before = now ? points.filter(([time]) => time <= at) : points;
+  const start = job.history.find((each) => each.is_decision && each.new && now && each.at <= at);
+  const reported = before.length || !start ? before : [[start.at, 0]];
   lines.push({ kind: "done", points: now ? [...reported, [at, share]] : points });
   return html`<${Curve} label="Progress" unit="% of its iterations" from=${beginOf(job)} to=${to} most=${100}
     lines=${lines.map(inPercent)} areas=${areas.map(inPercent)}>
