@@ -1,1 +1,1 @@
-"""The web page: GPUs over time with the reason of each change, as one file from a record. See docs/record.md."""
+"""The web page: GPUs over time with the reason of each change, as one file from a record. See docs/page.md."""

@@ -1,5 +1,5 @@
 """
-The live page and its API, over HTTP. See docs/record.md.
+The live page and its API, over HTTP. See docs/page.md.
 
 All of it comes from a :class:`Source`. The record and the lists are read and packed once for all viewers, on a thread
 (:mod:`dlweb.renewing`); a viewer that has the newest already gets no more than that answer.

@@ -45,6 +45,8 @@ def wait_until_known(stage, name, options):
 
 def test_jobs_get_the_gpus_of_their_plans(scene, ada):
     stage, steps = scene.stage, []
+    # An operator that has just begun has not shown its settings yet, which a plan needs.
+    stage.wait(lambda: ada("config", "show", env=home_of(stage)).status == 0)
     for name, (options, iterations, priority) in SUBMISSIONS.items():
         document = stage.make_job(name, iterations=iterations)
         document["spec"] |= {"gpus": {"options": options}, "priority": priority}
