@@ -7,14 +7,7 @@ import pytest
 
 from dlcontrol.deciding.futures import turn_document
 from dlcontrol.situation.status_documents import write_time
-from dlcore.foreseeing import (
-    MOST_DECISIONS,
-    NO_TIME,
-    TOO_LARGE,
-    Turn,
-    foresee,
-    foresee_courses,
-)
+from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.profiles import Costs
 from dlsim import policies

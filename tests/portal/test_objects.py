@@ -65,7 +65,7 @@ def hostile(house):
                     {"at": AT, "kind": kind, "generation": 1, "message": told, "gpus": 1}
                     | {"nodes": [node], "gpuType": ATTACK[:60]}
                     for kind in ("start", "stop")
-                ),
+                )
             ],
         }
         house.api.merge(path_of(namespace, name, "status"), {"status": status})
