@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 AWS_CODES: Final = frozenset(
@@ -29,7 +29,7 @@ GCP_EVENTS: Final = {
 _ACTION: Final = re.compile(r"[a-z]{1,30}", re.ASCII)
 
 
-class Cloud(Enum):
+class Cloud(StrEnum):
     """A cloud whose metadata service DLJob can ask."""
 
     NONE = "none"
