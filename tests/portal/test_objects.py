@@ -75,8 +75,8 @@ def hostile(house):
     for namespace in NUMBERS:
         house.api.delete(path_of(namespace, f"{namespace}-waits"))
     # Other tests find the page as it was, with each set of rights.
-    for user, path in itertools.product(house.tokens, ("page", "jobs", "queue")):
-        wait_until(lambda user=user, path=path: "-waits" not in read_text(house, path, user))
+    answers = [*itertools.product(("page", "jobs", "queue"), house.tokens)]
+    wait_until(lambda: not any("-waits" in read_text(house, *answer) for answer in answers))
 
 
 def read_text(house, path: str, user: str = "chief") -> str:
