@@ -107,7 +107,9 @@ def foresee_courses(
 
 
 def _span(played: Sequence[float]) -> Span:
-    return Span(played[0], min(played), max(played))
+    # Where the quick play did not come so far, the job may begin or end at any time.
+    low = min(played) if math.isfinite(played[_Pace.QUICK.value]) else 0.0
+    return Span(played[0], low, max(played))
 
 
 @dataclass

@@ -29,15 +29,18 @@ class Names(NamedTuple):
     header: str
     prefix: str = ""
 
-    def read(self, request: web.Request) -> list[str]:
-        """List the names; a header that comes twice may be the user's own."""
+    def read(self, request: web.Request) -> str:
+        """Return the value; a header that comes twice may be the user's own."""
         given = request.headers.getall(self.header, []) if self.header else []
         if len(given) > 1:
             raise ValueError(
                 f"the header {self.header} comes {len(given)} times; the proxy sets it"
             )
-        names = [name.strip() for each in given for name in each.split(",")]
-        return [f"{self.prefix}{name}" for name in names if name]
+        return "".join(given).strip()
+
+    def complete(self, names: Sequence[str]) -> list[str]:
+        """Put the prefix before each name."""
+        return [f"{self.prefix}{name.strip()}" for name in names if name.strip()]
 
 
 class Proxy(NamedTuple):
@@ -53,15 +56,13 @@ class Proxy(NamedTuple):
         if len(proofs) != 1 or not self._proves(proofs[0]):
             return refuse(401, f"the header {PROOF} has not the secret of the proxy")
         try:
-            names, groups = self.users.read(request), self.groups.read(request)
+            user, groups = self.users.read(request), self.groups.read(request)
         except ValueError as error:
             return refuse(400, str(error))
-        if len(names) != 1:
-            problem = (
-                f"the proxy names {len(names)} users in the header {self.users.header}, not one"
-            )
-            return refuse(401, problem)
-        return _check([*names, *groups]) or User(names[0], groups=(*groups, AUTHENTICATED))
+        if not user:
+            return refuse(401, f"the proxy names no user in the header {self.users.header}")
+        names = [*self.users.complete([user]), *self.groups.complete(groups.split(","))]
+        return _check(names) or User(names[0], groups=(*names[1:], AUTHENTICATED))
 
     def _proves(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="replace"), self.secret.encode())

@@ -47,6 +47,9 @@ STILL_PARTS: Final = 500
 
 LARGEST_REQUEST: Final = 1 << 16
 
+MOST_PLANNED: Final = 20
+"""The number of jobs in a plan; the API server checks each of them in a request of its own."""
+
 MOST_EXPLAINED: Final = 2
 """The limit of concurrent explanations, each of which needs a thread."""
 
@@ -312,6 +315,9 @@ def read_documents(body: object) -> list[Json]:
     documents = [each for each in listed if isinstance(each, dict)]
     if not documents or len(documents) < len(listed):
         raise SourceError("the request has no DLJob; send one as JSON, or a list", status=400)
+    if len(documents) > MOST_PLANNED:
+        problem = f"the request has {len(documents)} DLJobs; plan at most {MOST_PLANNED} at a time"
+        raise SourceError(problem, status=400)
     return documents
 
 

@@ -31,6 +31,8 @@ def stage(control_plane, namespace, tmp_path):
     with staged(control_plane, namespace, tmp_path, {"gpu-a": 2, "gpu-b": 2}) as stage:
         control_plane.kubectl("apply", "--server-side", "-k", MANIFESTS)
         yield stage
+        # The DaemonSet goes first, or else it makes new pods, which no kubelet ends.
+        control_plane.kubectl("delete", "daemonset", "--all", "--cascade=orphan", "-n", HOME)
         empty_namespace(stage.api, HOME)
         command = ("delete", "--ignore-not-found", "--wait=false", "-k", MANIFESTS)
         control_plane.kubectl(*command)

@@ -1,5 +1,6 @@
 """When waiting jobs start: the scheduler played on, held against the simulator and against sums by hand."""
 
+import itertools
 import math
 import random
 
@@ -9,6 +10,7 @@ from dlcontrol.deciding.futures import turn_document
 from dlcontrol.situation.status_documents import write_time
 from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
 from dlcore.model import Cluster, JobId, Snapshot
+from dlcore.predicting.predictor import Span
 from dlcore.profiles import Costs
 from dlsim import policies
 from dlsim.engine.settings import Setting
@@ -49,10 +51,17 @@ def test_no_job_waits_behind_those_that_the_next_decision_starts():
     assert known[JobId("d")].starts_in > 0.0
 
 
-def courses(*states, costs=FREE, profiles=(LINEAR,)):
+def courses(*states, costs=FREE, profiles=(LINEAR,), **limit):
     snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=profiles, costs=costs)
     new = [state.id for state in states if state.placement is None]
-    return foresee_courses(snapshot, policies.make("fifo"), jobs=new)
+    return foresee_courses(snapshot, policies.make("fifo"), jobs=new, **limit)
+
+
+def test_a_course_that_is_played_in_part_has_the_widest_bounds():
+    checks = itertools.count()
+    # The second play, in which all jobs are quick, stops before its first decision.
+    (known,) = courses(waits("b", iterations=400.0), is_late=lambda: next(checks) >= 1).values()
+    assert (known.start, known.end) == (Span(0.0, 0.0, math.inf), Span(100.0, 0.0, math.inf))
 
 
 def test_the_course_of_a_job_has_its_start_and_its_end_with_bounds():

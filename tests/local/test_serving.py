@@ -541,8 +541,8 @@ def test_a_plan_of_a_policy_that_fails_is_refused_in_one_line(ask, monkeypatch):
     answer = ask("POST", "/v1/plan", job_document("b"))
     assert answer.status == 409
     assert answer.json["error"] == (
-        "the policy adaptive cannot decide about these jobs (ValueError: no such); correct the"
-        " policy, or choose another one in the setting policy"
+        "the policy adaptive cannot decide about these jobs (ValueError: no such); choose"
+        " another one in the setting policy, or correct it"
     )
 
 

@@ -256,7 +256,10 @@ def test_the_page_of_each_user_has_own_jobs_whole_and_those_of_others_as_blocks(
             jobs = json.loads(ask("jobs")[1])["items"]
             whole = {each["metadata"]["namespace"]: bool(each["spec"]) for each in jobs}
             assert whole == {user.name: True, other.name: False}
-            held = [gpu.get("job") for gpu in json.loads(ask("nodes")[1])["items"][0]["gpus"]]
+            gpus = json.loads(ask("nodes")[1])["items"][0]["gpus"]
+            held = [gpu.get("job") for gpu in gpus]
+            # The time of the latest decision would count the changes of another user's job.
+            assert {gpu["job"] for gpu in gpus if "since" in gpu} == {f"{user.name}/mine"}
             assert f"{other.name}/mine" in held
             assert ask(f"jobs/{user.name}/mine")[0] == 200
             status, told = ask(f"jobs/{other.name}/mine")

@@ -72,6 +72,8 @@ def test_a_state_that_does_not_fit_is_left_out(monkeypatch):
     large = {"jobs": [f"{number:x}" for number in range(1000)]}
     assert set(read(asyncio.run(publish(large))[0])) == {"profiles"}
     assert set(read(asyncio.run(publish(object()))[0])) == {"profiles"}
+    monkeypatch.setattr(learned_configmap, "MOST_BYTES", 20)
+    assert read(asyncio.run(publish(large))[0]) == {}
 
 
 @pytest.mark.parametrize(

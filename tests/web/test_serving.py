@@ -11,7 +11,7 @@ from dlcore.recording.record import decode, encode
 from dlweb.answering import SourceError
 from dlweb.document import policy
 from dlweb.page_data import make_page_data
-from dlweb.serving import MOST_EXPLAINED
+from dlweb.serving import MOST_EXPLAINED, MOST_PLANNED
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -232,6 +232,8 @@ async def test_a_plan_is_for_a_job_a_list_or_the_items_of_one(ask, source):
         refused = await ask.post("api/v1/plan", body)
         assert refused.status == 400
         assert refused.json["error"].startswith("the request has no DLJob; send one")
+    refused = await ask.post("api/v1/plan", [one] * (MOST_PLANNED + 1))
+    assert (refused.status, "plan at most 20" in refused.json["error"]) == (400, True)
 
 
 @asked

@@ -45,8 +45,8 @@ def plan_documents(
     except Exception as error:
         raise PolicyError(
             f"the policy {policy.name} cannot decide about these jobs ({type(error).__name__}:"
-            f" {' '.join(str(error).split())}); correct the policy, or choose another one in the"
-            " setting policy"
+            f" {' '.join(str(error).split())}); choose another one in the setting policy, or"
+            " correct it"
         ) from error
     starting = {state.id for state in after.running if state.adjusting}
     return [

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -129,10 +130,17 @@ class MachineApi:
         hidden = frozenset(job for job in named if not may_see(JobId(job)))
         return await asyncio.to_thread(lambda: [*encode(narrow(record, hidden, lack=OWN))])
 
-    async def list_nodes(self, _request: web.Request) -> web.Response:
+    async def list_nodes(self, request: web.Request) -> web.Response:
         """List every GPU with its job, or the reason why it is out of service."""
         scene, snapshot, _ = await wait_for_scene(self._latest)
-        rows = gpu_table.gpu_rows(scene, snapshot.cluster)
+        may_see = self._access.may_see(request)
+        rows = (
+            # The time of the latest decision about another user's job would count its changes.
+            row
+            if row.job is None or may_see(row.job)
+            else replace(row, worker=None, since=None, reason="")
+            for row in gpu_table.gpu_rows(scene, snapshot.cluster)
+        )
         return web.json_response({"items": showing.node_documents(rows)})
 
     async def cordon(self, request: web.Request) -> web.Response:

@@ -23,9 +23,11 @@ from dlkube.resources import CONFIGMAPS
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 10.0
+BYTES_PER_S: Final = 10_000
+"""etcd keeps each version for some minutes, so a large one is written more rarely."""
 LEARNED: Final = "learned"
 MOST_BYTES: Final = 700_000
-"""Kubernetes stores at most 1 MiB in a ConfigMap. Above this size the state of the policy is left out."""
+"""Kubernetes stores at most 1 MiB in a ConfigMap. Above this size the state of the policy is left out, then the profiles."""
 
 
 class LearnedConfigMap:
@@ -54,15 +56,16 @@ class LearnedConfigMap:
             if scene is not None:
                 # In a thread, because thousands of jobs are in the state.
                 data = await asyncio.to_thread(self._write, self._snapshot(scene))
-                if data != self._told and len(data) <= MOST_BYTES:
+                if data != self._told:
                     await self._tell(data)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S + len(self._told) / BYTES_PER_S)
 
     def _write(self, snapshot: Snapshot) -> bytes:
         profiles, state = render_all(snapshot.profiles.values()), snapshot.policy_state
         known = {"policy": self._policy, "state": state} if isinstance(state, dict) else {}
-        whole = _pack({"profiles": profiles, **known})
-        return whole if len(whole) <= MOST_BYTES else _pack({"profiles": profiles})
+        packed = (_pack(each) for each in ({"profiles": profiles, **known}, {"profiles": profiles}))
+        # Without any of it a plan says so, which is better than knowledge of long ago.
+        return next((each for each in packed if len(each) <= MOST_BYTES), _pack({}))
 
     async def _tell(self, data: bytes) -> None:
         document = {

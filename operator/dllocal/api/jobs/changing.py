@@ -5,6 +5,7 @@ They change the list of jobs and wake the controller, all on its event loop, so 
 """
 
 import asyncio
+import logging
 from pathlib import Path
 
 from aiohttp import web
@@ -28,6 +29,8 @@ from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.pods import trainers
 from dllocal.server_parts import LatestScene, ServerParts
+
+log = logging.getLogger(__name__)
 
 
 class JobsChanging:
@@ -135,6 +138,9 @@ class JobsChanging:
         taken_in = await self._intake.check(request)
         scene, before, _ = await wait_for_scene(self._latest)
         after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
+        # Not in the thread, because requests change the owners of jobs.
+        may_see = self._access.may_see(request)
+        seen = frozenset(job for job in scene.entries if may_see(job))
         # In a thread, because this takes long with thousands of jobs.
         try:
             items = await asyncio.to_thread(
@@ -142,9 +148,10 @@ class JobsChanging:
                 before,
                 after,
                 policy=self._parts.policy,
-                may_see=self._access.may_see(request),
+                may_see=seen.__contains__,
             )
         except plans.PolicyError as error:
+            log.warning("%s", error, exc_info=error.__cause__)
             raise RefusedError(409, str(error)) from error
         notices = await self._intake.notices(taken_in, request)
         return web.json_response({"items": items, "notices": notices})
