@@ -131,7 +131,7 @@ def test_the_failure_of_a_policy_is_one_line(monkeypatch, error):
 
     monkeypatch.setattr(policies, "read", lambda _: Failing())
     with pytest.raises(
-        planned.CannotPlan, match=r"^the policy fifo cannot decide .*; correct the"
+        planned.CannotPlan, match=r"^the policy fifo cannot decide .*; choose another"
     ) as told:
         plan([job("new")])
     assert "\n" not in str(told.value)
