@@ -16,15 +16,15 @@ from typing import Final
 from dlcontrol.loop import Controller
 from dlcontrol.situation.scene import Scene
 from dlcore.model import GpuRef, Node, NodeName
-from dlcore.primitives.once_per_change import OncePerChange
 from dlkube import names
 from dlkube.client import ApiServer, NotFound, Rejected, Unreachable
 from dlkube.resources import CONFIGMAPS
+from dloperator.reporting.configmap_writing import ConfigMapWriter
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
-GPUS: Final = "GPUs"
+FAILURE: Final = "the ConfigMaps of GPUs cannot be written, so dljob gpu list shows an older state"
 MOST_BYTES: Final = 400_000
 """The average size of a ConfigMap above which there are more; Kubernetes stores at most 1 MiB in one."""
 
@@ -37,10 +37,8 @@ class GpuConfigMap:
         self._namespace = namespace
         self._controller = controller
         self._table = Table()
-        self._told: dict[str, Mapping[str, str]] = {}
-        """The written data, by the names of ConfigMaps."""
+        self._writer = ConfigMapWriter(api, namespace, failure=FAILURE)
         self._may_write = True
-        self._complaints: OncePerChange[str] = OncePerChange()
 
     async def recall(self) -> None:
         """
@@ -96,24 +94,8 @@ class GpuConfigMap:
                 told[0] |= index
                 # The first part comes last, so that its reader finds all others.
                 for name, data in reversed(list(zip(names.GPUS_PARTS, told, strict=False))):
-                    await self._tell(name, data)
+                    await self._writer.write(name, {"data": data})
             await asyncio.sleep(LOOK_S)
-
-    async def _tell(self, name: str, data: Mapping[str, str]) -> None:
-        if data == self._told.get(name):
-            return
-        document = {"metadata": {"name": name, "namespace": self._namespace}, "data": data}
-        try:
-            await self._api.apply(CONFIGMAPS, document, namespace=self._namespace)
-        except (Rejected, Unreachable) as error:
-            if self._complaints.note(GPUS, error):
-                log.warning(
-                    "the ConfigMaps of GPUs cannot be written, so dljob gpu list shows an older state: %s",
-                    error,
-                )
-        else:
-            self._told[name] = data
-            self._complaints.settle(GPUS)
 
 
 class Table:

@@ -5,15 +5,15 @@ A ConfigMap with the settings of the operator, written when it begins to lead.
 """
 
 import json
-import logging
 from dataclasses import dataclass
+from typing import Final
 
 from dlcontrol.settings import Setting
 from dlkube import names
-from dlkube.client import ApiServer, Rejected, Unreachable
-from dlkube.resources import CONFIGMAPS
+from dlkube.client import ApiServer
+from dloperator.reporting.configmap_writing import ConfigMapWriter
 
-log = logging.getLogger(__name__)
+FAILURE: Final = "dljob config show cannot show the settings of this operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,5 @@ def _document(setting: Setting) -> dict[str, object]:
 
 async def show_settings(api: ApiServer, shown: SettingsConfigMap) -> None:
     """Write the ConfigMap; an error is only logged."""
-    document = {
-        "metadata": {"name": names.SETTINGS, "namespace": shown.namespace},
-        "data": {names.SETTINGS_KEY: shown.text()},
-    }
-    try:
-        await api.apply(CONFIGMAPS, document, namespace=shown.namespace)
-    except (Rejected, Unreachable) as error:
-        log.warning("dljob config show cannot show the settings of this operator: %s", error)
+    writer = ConfigMapWriter(api, shown.namespace, failure=FAILURE)
+    await writer.write(names.SETTINGS, {"data": {names.SETTINGS_KEY: shown.text()}})

@@ -1,0 +1,40 @@
+"""Writes ConfigMaps for users and clients, each only when it has changed; a failure is logged once."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from dlcore.primitives.once_per_change import OncePerChange
+from dlkube.client import ApiServer, Rejected, Unreachable
+from dlkube.resources import CONFIGMAPS
+
+log = logging.getLogger(__name__)
+
+FAILURE = "failure"
+
+
+class ConfigMapWriter:
+    """The ConfigMaps about one subject."""
+
+    def __init__(self, api: ApiServer, namespace: str, *, failure: str) -> None:
+        """``failure`` is the sentence for the log about ConfigMaps that cannot be written."""
+        self._api = api
+        self._namespace = namespace
+        self._failure = failure
+        self._told: dict[str, Mapping[str, Any]] = {}
+        """The written content, by the names of ConfigMaps."""
+        self._complaints: OncePerChange[str] = OncePerChange()
+
+    async def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a ConfigMap; ``content`` is its ``data`` or ``binaryData``."""
+        if content == self._told.get(name):
+            return
+        document = {"metadata": {"name": name, "namespace": self._namespace}, **content}
+        try:
+            await self._api.apply(CONFIGMAPS, document, namespace=self._namespace)
+        except (Rejected, Unreachable) as error:
+            if self._complaints.note(FAILURE, error):
+                log.warning("%s: %s", self._failure, error)
+        else:
+            self._told[name] = content
+            self._complaints.settle(FAILURE)
