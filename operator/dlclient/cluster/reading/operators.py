@@ -82,9 +82,8 @@ class Operator:
         return self._learned
 
     def _read_learned(self) -> Json:
-        namespace = os.environ.get(HOME_VARIABLE) or HOME
         try:
-            found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.LEARNED, namespace))
+            found = self._read_config_map(names.LEARNED)
             packed = base64.b64decode(found["binaryData"][names.LEARNED_KEY])
             learned: Json = json.loads(zlib.decompress(packed))
         except (BackendError, KeyError, ValueError, zlib.error):
@@ -92,11 +91,13 @@ class Operator:
         return learned
 
     def _read_part(self, name: str) -> dict[str, str]:
-        namespace = os.environ.get(HOME_VARIABLE) or HOME
-        data: dict[str, str] = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, namespace))[
-            "data"
-        ]
+        data: dict[str, str] = self._read_config_map(name)["data"]
         return data
+
+    def _read_config_map(self, name: str) -> Json:
+        namespace = os.environ.get(HOME_VARIABLE) or HOME
+        found: Json = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, namespace))
+        return found
 
     def about(self) -> Json:
         """Return the policy and the mechanism."""

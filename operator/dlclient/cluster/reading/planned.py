@@ -138,6 +138,7 @@ class Planner:
         )
         self._pool, self._told, self._now = read_pool(settings), told, now
         self._learned = learned
+        self._profiles = {profile.type: profile for profile in read_profiles(learned)}
 
     def plan(
         self, newcomers: Sequence[Json], jobs: Sequence[Json], *, nodes: Sequence[Json]
@@ -196,10 +197,9 @@ class Planner:
 
     def _take_snapshot(self, scene: Scene) -> Snapshot:
         entries = scene.entries.values()
-        learned = {profile.type: profile for profile in read_profiles(self._learned)}
         return take_snapshot(
             scene,
-            profiles=_read_profiles(entries) | learned,
+            profiles=_read_profiles(entries) | self._profiles,
             costs=self._options.costs,
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
