@@ -83,7 +83,7 @@ def nodes_of(jobs, *, cordoned, out):
 
 @pytest.mark.parametrize("cordoned", [False, True])
 @pytest.mark.parametrize("out", [{}, {"1": "blue/b does not release it"}])
-def test_a_gpu_of_another_job_is_held_whatever_that_job_is_and_the_gpu(cordoned, out):
+def test_a_gpu_of_another_job_is_held_also_where_it_is_out_of_service(cordoned, out):
     [node] = nodes_of(JOBS, cordoned=cordoned, out=out)
     [narrowed] = narrow_nodes([node], RED_AND_NODES)
     mine, held, free = narrowed["gpus"]

@@ -6,7 +6,7 @@ from tests.loops import on_loop
 from tests.portal.houses import RED
 from tests.portal.test_portal_browser import FIELD, TEXT
 from tests.web.devtools import opened
-from tests.web.test_accessibility import PHONE, REACHABLE, SERIOUS, VENDOR
+from tests.web.test_accessibility import PHONE, SERIOUS, VENDOR, is_reached_by_keyboard
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -21,14 +21,7 @@ async def look(page):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await page.ask("Emulation.setEmulatedMedia", features=features)
         found += await page.evaluate(SERIOUS)
-    await page.evaluate("document.activeElement.blur(); window.reached = new Set()")
-    count = await page.evaluate(REACHABLE)
-    for _ in range(count + 2):
-        await page.press("Tab", code=9)
-        await page.evaluate(
-            "document.activeElement !== document.body && reached.add(document.activeElement)"
-        )
-    if await page.evaluate("reached.size") != count:
+    if not await is_reached_by_keyboard(page):
         found.append("the keyboard does not reach all")
     await page.ask("Emulation.setDeviceMetricsOverride", **PHONE)
     if not await page.evaluate(WIDTHS):

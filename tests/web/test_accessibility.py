@@ -108,6 +108,18 @@ async def test_axe_finds_nothing_serious_in_any_view(chromium, tmp_path):
     assert found == {view: [] for view in found}
 
 
+async def is_reached_by_keyboard(page):
+    """Return whether the Tab key reaches every control of the view."""
+    await page.evaluate("document.activeElement.blur(); window.reached = new Set()")
+    count = await page.evaluate(REACHABLE)
+    for _ in range(count + 2):
+        await page.press("Tab", code=9)
+        await page.evaluate(
+            "document.activeElement !== document.body && reached.add(document.activeElement)"
+        )
+    return await page.evaluate("reached.size") == count
+
+
 @pytest.mark.processes
 def test_the_keyboard_reaches_all_in_any_view_and_a_phone_shows_it_without_scrolling_sideways(
     chromium, tmp_path
@@ -116,14 +128,7 @@ def test_the_keyboard_reaches_all_in_any_view_and_a_phone_shows_it_without_scrol
         async with each_view(chromium, tmp_path) as (page, show):
             for view in READY:
                 await show(view)
-                await page.evaluate("document.activeElement.blur(); window.reached = new Set()")
-                count = await page.evaluate(REACHABLE)
-                for _ in range(count + 2):
-                    await page.press("Tab", code=9)
-                    await page.evaluate(
-                        "document.activeElement !== document.body && reached.add(document.activeElement)"
-                    )
-                assert await page.evaluate("reached.size") == count, view
+                assert await is_reached_by_keyboard(page), view
             # A job is a press of Enter away from its GPU.
             await show("now")
             await page.evaluate("document.querySelector('button.gpu').focus()")

@@ -10,7 +10,7 @@ LONG = 10**6
 SUBMISSIONS = {
     "first": ([2, 4], LONG, 0),
     "second": ([2], LONG, 0),
-    # Its priority leaves no doubt about the decision, whatever speeds have been measured by then.
+    # Its priority leaves one choice, also after a further measurement of speeds.
     "urgent": ([2], 20_000, 10),
     "last": ([4], LONG, 0),
 }
