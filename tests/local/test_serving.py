@@ -533,6 +533,18 @@ def test_a_plan_shows_the_effects_on_a_new_job_and_on_others(ask, up):
     assert ask.get("/v1/jobs/a")["status"]["allocation"]["gpus"] == 4
 
 
+def test_the_new_job_of_a_plan_has_waited_for_no_time(ask, monkeypatch):
+    seen: list[float] = []
+
+    def preview(before, after, policy):
+        seen.extend(after.now - state.job.submitted_at for state in after.pending)
+        return ()
+
+    monkeypatch.setattr(foreseeing, "preview", preview)
+    assert ask("POST", "/v1/plan", job_document("b")).status == 200
+    assert seen == [0.0]
+
+
 def test_a_plan_of_a_policy_that_fails_is_refused_in_one_line(ask, monkeypatch):
     def fail(*_, **__):
         raise ValueError("no\nsuch")

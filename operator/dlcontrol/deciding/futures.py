@@ -52,7 +52,9 @@ def joined(scene: Scene, jobs: Sequence[Job]) -> Scene:
     """Return the scene as if these jobs had just been submitted."""
     order = 1 + max((entry.order for entry in scene.entries.values()), default=-1)
     newcomers = {
-        job.id: Entry(job, order + place, Status(submitted_at=scene.now))
+        job.id: Entry(
+            replace(job, submitted_at=scene.now), order + place, Status(submitted_at=scene.now)
+        )
         for place, job in enumerate(jobs)
     }
     return replace(scene, entries={**scene.entries, **newcomers})

@@ -8,7 +8,6 @@ The operator publishes its profiles and the state of its policy. Its answers fro
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from dlclient.backend import BackendError, Created, Json, Plan
@@ -172,10 +171,9 @@ class Planner:
                 f" not decide about {name}"
             )
         try:
-            job = jobfile.parse(document, require_template=True)
+            return jobfile.parse(document, require_template=True)
         except jobfile.JobFileError as error:
             raise CannotPlan(f"{name}: {error.problems[0].message}") from error
-        return replace(job, submitted_at=self._now)
 
     def _is_ours(self, document: Json) -> bool:
         return not self._watched or document["metadata"]["namespace"] in self._watched
