@@ -45,7 +45,7 @@ def test_what_it_takes_is_little(sidecar, capsys):
     assert len(pids) == 3
     told = {"ready": spend()}
     sidecar.put(1)
-    sidecar.wait_for(lambda s: s.progress.iteration == 2000)
+    sidecar.wait_for(lambda s: s.progress.iteration == 2000, "all lines are read")
     told["line"] = (spend() - told["ready"]) / 2000
     before = spend()
     for _ in range(100):
