@@ -80,6 +80,8 @@ def make_document(
     # Over several nodes each process needs to know their number.
     document["spec"] |= {"framework": "pytorch", "processes": "perGpu"}
     document["spec"]["training"]["iterations"] = iterations
+    # All virtual nodes of this machine see the folder; else a job stays on the node of its checkpoint.
+    document["spec"]["checkpoint"]["shared"] = True
     return document
 
 

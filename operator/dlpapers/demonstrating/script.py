@@ -236,6 +236,9 @@ def _named(document: Document, job: str, *, options: Iterable[int], folder: Path
         "timeoutSeconds": 30,
         "graceSeconds": 3,
     }
+    # The volume of the example is a cluster's place for checkpoints; here they are in the folder.
+    document["spec"]["template"]["spec"].pop("volumes", None)
+    _container(document).pop("volumeMounts", None)
     return document
 
 
