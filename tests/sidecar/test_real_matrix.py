@@ -132,6 +132,15 @@ def it_is_asked_and_leaves(stage: Stage) -> None:
         container.wait_heard(Phase.STOPPING, Trigger.GONE_TO_LEAVE)
 
 
+def it_is_asked_and_is_done(stage: Stage) -> None:
+    with stage.container(Manner(("obey", "hang"), SAVING)) as container:
+        generation = container.run_and_wait()
+        container.sidecar.process.send_signal(signal.SIGTERM)
+        container.wait_told(f"asked {generation}.0")
+        container.order(0, "exit 0")
+        container.wait_heard(Phase.STOPPING, Trigger.GONE_WELL_TO_LEAVE)
+
+
 def its_end_is_its_checkpoint(stage: Stage) -> None:
     with stage.container(Manner(("leave",), SAVING_BY_ITS_END)) as container:
         container.run_and_wait()
@@ -323,6 +332,7 @@ SCENES = (
     it_does_not_even_go_away_after_sigkill,
     a_start_is_overtaken,
     it_is_asked_and_leaves,
+    it_is_asked_and_is_done,
     it_leaves_at_once_or_after_an_end,
     its_end_is_its_checkpoint,
     it_saves_itself_too_slowly_or_does_not_know_how,
