@@ -25,6 +25,9 @@ def batches_told(root: Path) -> set[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.xfail(
+    reason="controllers run the brain's policies, and ones is a simulation's", strict=True
+)
 def test_a_job_that_grows_gets_its_larger_batch(root):
     spec = {
         "gpus": {"options": [1, 2], "requested": 1},
