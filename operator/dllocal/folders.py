@@ -197,6 +197,11 @@ def older_parts(path: Path) -> list[Path]:
     return [part for _, part in sorted(numbered, reverse=True)]
 
 
+def deletion_note(path: Path) -> Path:
+    """Return the file with the line that a log begins with once its first bytes are deleted."""
+    return path.with_name(f"{path.name}.deleted")
+
+
 def default_root(environment: Mapping[str, str]) -> Path:
     if environment.get("DLJOB_STATE"):
         return Path(environment["DLJOB_STATE"])

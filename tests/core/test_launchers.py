@@ -93,6 +93,25 @@ def test_a_launcher_is_started_once_for_each_node_and_its_user_is_notified():
     assert notice_of({"template": make_template("torchrun")}) == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "fixed"),
+    [
+        (["torchrun", "--standalone", "--nproc-per-node=2", "train.py"], "--nproc-per-node=2"),
+        (["torchrun", "--nproc_per_node", "4", "train.py"], "--nproc_per_node 4"),
+        (["sh", "-c", "accelerate launch --num_processes 2 x.py"], "--num_processes 2"),
+        (["mpirun", "-np", "2", "python", "x.py"], "-np 2"),
+        (["sh", "-c", "accelerate launch --num_processes $PET_NPROC_PER_NODE x.py"], ""),
+        (["torchrun", "--nproc-per-node=gpu", "train.py"], ""),
+        (["python", "train.py", "--num-gpus", "2"], ""),
+    ],
+)
+def test_a_fixed_number_of_processes_is_named(command: list[str], fixed: str):
+    spec = {"gpus": {"options": [1, 2, 4]}, "template": make_template(*command)}
+    notice = notice_of(spec)
+    assert notice.startswith(f"{fixed} stays the same when") if fixed else notice == ""
+    assert notice_of({**spec, "gpus": {"options": [2]}}) == ""
+
+
 def test_a_launcher_for_each_gpu_is_refused_with_the_remedy():
     spec = {
         "framework": "pytorch",

@@ -59,6 +59,16 @@ def test_without_options_it_is_one_gpu_and_an_unknown_length(played):
     assert "until its program ends" in describe(played, result.data)
 
 
+def test_input_that_the_training_does_not_get_is_named(played, monkeypatch):
+    source = played.folder / "config.json"
+    source.write_text("{}")
+    for path, is_named in ((source, True), (os.devnull, False)):
+        with open(path, encoding="utf-8") as given:
+            monkeypatch.setattr(sys, "stdin", given)
+            result = played("run", "--detach", "--", "./train.sh")
+        assert ("a job has no standard input" in result.stderr) == is_named
+
+
 def describe(played, document):
     played("submit", played.file(document))
     return played("describe", document["metadata"]["name"]).stdout

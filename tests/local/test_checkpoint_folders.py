@@ -30,11 +30,13 @@ def small(name, root):
 
 
 def test_what_was_changed_last_is_found_and_hidden_names_are_not(tmp_path):
-    assert newest_in(tmp_path / "missing") == ""
+    assert newest_in(tmp_path / "missing", "") == ""
     (tmp_path / ".dljob-checkpoints.json").touch()
-    assert newest_in(tmp_path) == ""
+    assert newest_in(tmp_path, "") == ""
     (tmp_path / "step-1").touch()
-    assert re.fullmatch(r"step-1 \(\d{4}-\d\d-\d\d \d\d:\d\d\)", newest_in(tmp_path))
+    assert re.fullmatch(r"step-1 \(\d{4}-\d\d-\d\d \d\d:\d\d\)", newest_in(tmp_path, ""))
+    assert newest_in(tmp_path, "step-*/**").startswith("step-1 (")
+    assert newest_in(tmp_path, "*.pt") == ""
 
 
 def steps_in(folder):
@@ -102,7 +104,7 @@ def test_checkpoints_go_with_their_job_unless_its_user_keeps_them(root):
         # Kept, the next job of this name goes on from there and its user knows.
         again = up.submit(small("long", root))
         assert "long finds iteration (" in again.stderr
-        assert f"in {saved.parent}, left by a former run" in again.stderr
+        assert f"in {saved.parent}. If that is a checkpoint of a former run" in again.stderr
         log = state / "jobs" / "long"
         up.until(lambda: steps_in(log))
         assert min(steps_in(log)) > first

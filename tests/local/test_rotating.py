@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dlclient.local.following import read_lines
 from dlcontrol.situation.ports import PodKey
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName
@@ -61,14 +62,26 @@ def test_of_more_parts_than_are_kept_the_oldest_is_forgotten(path):
         with path.open("ab") as writer:
             writer.write(letter * 5000)
         assert rotate(path, SMALL)
-    assert names(path) == ["n0.log", "n0.log.1", "n0.log.2"]
+    assert names(path) == ["n0.log", "n0.log.1", "n0.log.2", "n0.log.deleted"]
     assert [part.read_bytes()[:1] for part in older_parts(path)] == [b"c", b"d"]
+
+
+def test_output_begins_with_the_amount_that_is_deleted(path):
+    def read(lines=None):
+        return b"".join(line.text for line in read_lines({"n0": path}, lines))
+
+    for letter, deleted in ((b"a", 0), (b"b", 0), (b"c", 5000), (b"d", 10_000)):
+        path.write_bytes(letter * 4999 + b"\n")
+        assert rotate(path, SMALL)
+        note = b"dljob: the first %d bytes of this output are deleted;" % deleted
+        assert read().startswith(note if deleted else b"a" * 4999)
+    assert read(1) == b"d" * 4999 + b"\n"
 
 
 def test_where_no_parts_are_kept_it_is_just_cut(path):
     path.write_bytes(b"x" * 5000)
     assert rotate(path, LogLimits(largest_bytes=4096, kept_parts=0))
-    assert names(path) == ["n0.log"]
+    assert names(path) == ["n0.log", "n0.log.deleted"]
     assert path.stat().st_size == 0
 
 
@@ -251,10 +264,12 @@ def test_a_training_is_followed_over_its_parts(root, monkeypatch):
         assert len(steps) >= 2990
         assert (steps[0], steps[-1]) == (1, 3000)
         folder = root / "state" / "jobs" / "long"
-        assert sorted(path.suffix for path in folder.glob("*.log*")) == [".1", ".2", ".3", ".log"]
+        suffixes = sorted(path.suffix for path in folder.glob("*.log*"))
+        assert suffixes == [".1", ".2", ".3", ".deleted", ".log"]
         # The SideCar has read on; it looks a few times a second.
         assert up.backend.get_job("long")["status"]["progress"]["iteration"] > 2500
-        kept = up("logs", "long").stdout.splitlines()
+        note, *kept = up("logs", "long").stdout.splitlines()
+        assert note.startswith("dljob: the first ")
         assert 0 < len(kept) < 3000
         assert followed[-len(kept) :] == kept
         assert up("logs", "long", "--tail", "900").stdout.splitlines() == followed[-900:]

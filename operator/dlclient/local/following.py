@@ -9,12 +9,12 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
 from dlclient.backend import Away, BackendError, LogLine, NotThere, never
-from dllocal.folders import older_parts
+from dllocal.folders import deletion_note, older_parts
 from dllocal.pods.logtimes import Begin
 
 LOOK_S = 0.2
@@ -141,6 +141,9 @@ class _Tail:
                 _seek_tail([*files, self._file], self._lines)
             if self._from is not None:
                 _skip_to([*files, self._file], self._from)
+            if self._lines is None and self._from is None:
+                with suppress(FileNotFoundError):
+                    files.insert(0, _open(deletion_note(self._path)))
         yield from _iter_and_close(files)
 
     def _read_on(self) -> Iterator[bytes]:

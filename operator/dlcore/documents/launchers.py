@@ -28,6 +28,10 @@ MODULES: Final[Mapping[str, str]] = {
     "deepspeed.launcher.runner": "deepspeed",
 }
 """The modules of these commands, for ``python -m``."""
+FIXED: Final = re.compile(
+    r"(?<!\S)(?:--?nproc[-_]per[-_]node|--num[-_]processes|--num[-_]gpus|-np?)[= ]\d+(?!\S)"
+)
+"""The options by which launchers start the same number of processes at each start."""
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 PREFIXES: Final = frozenset(
     {
@@ -78,8 +82,19 @@ def problem_of(spec: Mapping[str, Any], most: int) -> Problem | None:
 
 
 def notice_of(spec: Mapping[str, Any]) -> str:
-    """Explain an unusual default to the user; empty for the usual one."""
+    """Name what a launcher does with the GPUs of a job, where the user may not expect it; empty otherwise."""
     launcher = launcher_of(spec.get("template"))
+    fixed = FIXED.search(" ".join(_command(spec.get("template")))) if launcher else None
+    gpus = spec.get("gpus")
+    if (
+        fixed
+        and isinstance(gpus, Mapping)
+        and (len(gpus.get("options") or ()) > 1 or "max" in gpus)
+    ):
+        return (
+            f"{fixed[0]} stays the same when the number of GPUs changes, so some GPUs are idle or have several"
+            f" processes; docs/training.md says what to write for {launcher}"
+        )
     if not launcher or spec.get("processes") or spec.get("framework", "none") == "none":
         return ""
     return (

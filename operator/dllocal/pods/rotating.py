@@ -12,6 +12,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ from typing import ParamSpec, TypeVar
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcore.model import JobId
 from dlcore.primitives.once_per_change import OncePerChange
-from dllocal.folders import Folders
+from dllocal.folders import Folders, deletion_note
 from dllocal.pods.logtimes import LogTimes
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def begin(path: Path, limits: LogLimits) -> "Rotation | None":
         if size > limits.largest_bytes:
             # Keep the end. A sparse file can be longer than the disk.
             most = limits.largest_bytes + MOST_OVER
-            source.seek(max(0, size - most))
+            turn.skip(max(0, size - most))
             # Up to the end, which moves during the copy.
             turn.copy(most + MOST_MEANWHILE)
             return turn
@@ -100,6 +101,11 @@ class Rotation:
         self._kept = kept
         self._unfinished = path.with_name(f"{path.name}.unfinished")
         self._part: FileIO | None = None
+        self._skipped = 0
+
+    def skip(self, size: int) -> None:
+        """Leave out this number of bytes at the beginning of the log."""
+        self._skipped = self._source.seek(size)
 
     def copy(self, most: int) -> None:
         """Copy at most this number of bytes."""
@@ -123,7 +129,12 @@ class Rotation:
             self.close()
             return False
         try:
-            if self._part is not None:
+            deleted = self._skipped
+            if self._part is None:
+                deleted = os.fstat(self._source.fileno()).st_size
+            else:
+                oldest = _part(self._path, self._kept)
+                deleted += oldest.lstat().st_size if oldest.exists() else 0
                 # From the oldest part on. Readers accept the gap in the numbers that a crash leaves here.
                 for number in reversed(range(1, self._kept + 1)):
                     _shift(self._path, number, kept=self._kept)
@@ -131,6 +142,8 @@ class Rotation:
                 # job was forgotten during the copy.
                 self._unfinished.rename(_part(self._path, 1))
                 self.copy(MOST_LATE)
+            if deleted:
+                _note_deleted(self._path, deleted)
             self._source.truncate(0)
             return True
         finally:
@@ -171,6 +184,20 @@ def _create_part(path: Path) -> FileIO:
     if folder.st_uid != os.geteuid():
         os.fchown(part.fileno(), folder.st_uid, folder.st_gid)
     return part
+
+
+def _note_deleted(path: Path, size: int) -> None:
+    """Write the line with which readers begin a log whose first bytes are deleted."""
+    note = deletion_note(path)
+    with suppress(FileNotFoundError), _open_log(note) as file:
+        # The owner of the folder can have written anything there.
+        written = re.match(rb"dljob: the first (\d{1,18}) bytes", file.read(64))
+        size += int(written[1]) if written else 0
+    with _create_part(note) as file:
+        file.write(
+            f"dljob: the first {size} bytes of this output are deleted;"
+            " logs.largestBytes and logs.keptParts limit how much is kept\n".encode()
+        )
 
 
 def _shift(path: Path, number: int, *, kept: int) -> None:

@@ -4,6 +4,7 @@
 
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -190,12 +191,26 @@ def command(
             "note: DLJob cannot ask the training for a checkpoint, so a change of GPUs loses the work"
             " since its own last one; --checkpoint-signal or --checkpoint-command avoids that"
         )
+    if _has_input():
+        say(
+            "note: a job has no standard input, so the training does not get what dljob run gets there;"
+            " put it into a file"
+        )
     created = _submit(backend, draft)
     name = full_name(created, backend.home)
     if detach or output:
         click.echo(_written(created, output, name), nl=False)
         return 0
     return _attend(backend, name)
+
+
+def _has_input() -> bool:
+    """Return whether standard input is a file or a pipe, which a command without a job would read."""
+    try:
+        status = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
 
 
 # --- submitting ---------------------------------------------------------------------------

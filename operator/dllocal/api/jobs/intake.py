@@ -4,6 +4,7 @@ import asyncio
 import posixpath
 import time
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from aiohttp import web
@@ -110,12 +111,17 @@ class Intake:
         ]
         try:
             async with asyncio.timeout(FILES_S):
-                found = await self._threads.run(lambda: [*map(newest_in, folders)])
+                found = await self._threads.run(
+                    lambda: [
+                        newest_in(folder, job.checkpoint.files)
+                        for job, folder in zip(jobs, folders, strict=True)
+                    ]
+                )
         except (TimeoutError, AllBusyError):
             return []
         return [
-            f"{job.id} finds {newest} in {folder}, left by a former run, and continues from it if"
-            " its program does; to start from scratch, remove that folder first"
+            f"{job.id} finds {newest} in {folder}. If that is a checkpoint of a former run, the program may continue"
+            " from it; to start from scratch, name another folder"
             for job, folder, newest in zip(jobs, folders, found, strict=True)
             if newest
         ]
@@ -148,10 +154,19 @@ class Intake:
         return documents
 
 
-def newest_in(folder: Path) -> str:
-    """Name the file in a folder that changed last, and the time; empty if there is none."""
+def newest_in(folder: Path, pattern: str) -> str:
+    """
+    Name the entry of a folder that changed last, and the time; empty if there is none.
+
+    The pattern is that of checkpoints below the folder, whose first part names entries of the folder itself.
+    """
+    wanted = pattern.partition("/")[0] or "*"
     # Hidden files are the SideCar's.
-    found = [(_changed(path), path.name) for path in _list(folder) if path.name[:1] != "."]
+    found = [
+        (_changed(path), path.name)
+        for path in _list(folder)
+        if path.name[:1] != "." and fnmatchcase(path.name, wanted)
+    ]
     if not found:
         return ""
     changed, name = max(found)
