@@ -277,7 +277,7 @@ def test_a_job_that_crashes_is_tried_again_where_it_is():
     assert status.placement == make_placement(n0=(0,))
     assert (status.failures, status.exit_code, status.broken) == (1, 7, 3)
     assert status.retry_at == NOW + 10
-    assert status.message == "rank 0 exited with status 7; attempt 2 of 4 in 10 s"
+    assert status.message == "rank 0 exited with status 7; attempt 2 of 4 follows a pause of 10 s"
     assert reasons(said) == ["Crashed"]
 
 
@@ -285,7 +285,10 @@ def test_over_several_containers_the_earliest_failure_counts_with_its_exception(
     lost = replace(ended(run(3, 0), 1), failure=Failure(0, 20.0, 1, exception="ConnectionError"))
     cause = replace(ended(run(3, 0), 1), failure=Failure(1, 10.0, 3, exception="ValueError: bad"))
     said = judged(cast("a", {"n0": [0], "n1": [0]}, job_pods={"n0": lost, "n1": cause}))
-    assert said.message == "rank 1 exited with status 3: ValueError: bad; attempt 2 of 4 in 10 s"
+    assert (
+        said.message
+        == "rank 1 exited with status 3: ValueError: bad; attempt 2 of 4 follows a pause of 10 s"
+    )
     assert said.exit_code == 3
 
 
@@ -293,7 +296,10 @@ def test_of_a_training_that_the_kernel_killed_the_reason_and_the_remedy_are_told
     problem = Problem("OutOfMemory", "the kernel killed a process", "raise the limit")
     state = replace(ended(run(3, 0), None, 9), problems=(problem,))
     said = judged(alone(state))
-    assert said.message == "the kernel killed a process; raise the limit; attempt 2 of 4 in 10 s"
+    assert (
+        said.message
+        == "the kernel killed a process; raise the limit; attempt 2 of 4 follows a pause of 10 s"
+    )
     assert (said.failures, said.exit_code) == (1, 137)
 
 
@@ -303,7 +309,7 @@ def test_each_attempt_waits_twice_as_long_and_gives_the_gpus_back_when_that_is_l
     fourth = judged(alone(ended(run(3, 0), None, 9), failures=2))
     assert (fourth.retry_at, fourth.phase) == (NOW + 40, Phase.QUEUED)
     assert fourth.placement is None
-    assert fourth.message == "rank 0 was ended by signal 9; attempt 4 of 4 in 40 s"
+    assert fourth.message == "rank 0 was ended by signal 9; attempt 4 of 4 follows a pause of 40 s"
     assert fourth.exit_code == 137
     limits = Limits(backoff_limit=2000)
     late = judged(alone(ended(run(3, 0), 1), failures=1500, limits=limits))
@@ -351,7 +357,7 @@ def test_a_command_that_cannot_be_run_is_not_tried_again(name, code):
     # A start that may succeed at the next attempt is tried again.
     busy = Problem("TooManyProcesses", "train.py: Resource temporarily unavailable")
     state = after(run(3, 0), StartFailed(1, busy), Gone(1))
-    assert "; attempt 2 of 4 in" in judged(alone(state)).message
+    assert "; attempt 2 of 4 follows" in judged(alone(state)).message
 
 
 def test_a_crash_of_what_an_earlier_decision_started_counts_once():
@@ -653,7 +659,7 @@ def test_a_job_that_hangs_for_too_long_is_started_anew_and_that_is_a_failure():
     status = said.status
     assert (status.failures, status.generation, status.phase) == (1, 2, Phase.INITIALIZED)
     assert status.broken == 3
-    assert status.message == "no iteration came for 200 s; attempt 2 of 4 in 10 s"
+    assert status.message == "no iteration came for 200 s; attempt 2 of 4 follows a pause of 10 s"
     assert [(news.reason, news.warning) for news in said.news] == [("StalledForTooLong", True)]
 
 

@@ -112,7 +112,7 @@ def test_a_suspended_job():
     )
 
 
-CRASHED = "rank 0 exited with status 1; attempt 2 of 4 in 40 s"
+CRASHED = "rank 0 exited with status 1; attempt 2 of 4 follows a pause of 40 s"
 
 
 def test_a_job_that_crashed_and_lost_its_gpus():

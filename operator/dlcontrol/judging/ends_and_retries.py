@@ -140,7 +140,7 @@ class Case:
             self._end(Event.FAILED, "BackoffLimitExceeded", message=message)
             return
         delay = self._delay_after(failures)
-        message = f"{how}; attempt {failures + 1} of {limit + 1} in {delay:g} s"
+        message = f"{how}; attempt {failures + 1} of {limit + 1} follows a pause of {delay:g} s"
         again = self._try_again if keeps else self._step_back
         again(reason, message, delay=delay)
 
