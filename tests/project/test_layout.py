@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = ROOT / "operator"
 SIDECAR = ROOT / "sidecar"
 
-LONGEST_FUNCTION_LINES = 60
 
 # The SideCar runs in other people's images and must not bring a world with it.
 SIDECAR_NEEDS = {"dlwire", "dlsidecar", "pynvml", "tornado"}
@@ -90,20 +89,9 @@ def test_no_module_bears_the_name_of_a_standard_one():
 
 
 @pytest.mark.slow
-def test_every_module_says_what_it_is_and_functions_are_short():
-    long = []
+def test_every_module_says_what_it_is():
     for module in MODULES:
-        tree = parsed(module)
-        assert (ast.get_docstring(tree) or "").strip(), module
-        functions = (
-            n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
-        long += [
-            f"{module.relative_to(ROOT)}: {each.name} has {lines} lines"
-            for each in functions
-            if (lines := (each.end_lineno or 0) - each.lineno + 1) > LONGEST_FUNCTION_LINES
-        ]
-    assert long == []
+        assert (ast.get_docstring(parsed(module)) or "").strip(), module
 
 
 def test_the_sidecar_is_written_for_old_pythons_and_needs_next_to_nothing():
