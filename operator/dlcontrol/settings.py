@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
 from dlcontrol.pacing import Pace
@@ -28,6 +28,8 @@ from dlstore.addresses import redact
 from dlwire.kinds import camel, snake
 
 PREFIX = "DLJOB_"
+RENAMED: Final = {"notify.on": "notify.events", "notify.True": "notify.events"}
+"""Former names of settings; YAML reads the word on, without quotes, as true."""
 _WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
@@ -51,7 +53,7 @@ class Serving:
 class Notify:
     """Notices of events to a program or a web server."""
 
-    on: tuple[str, ...] = ("done", "failed", "noCheckpoint", "waits")
+    events: tuple[str, ...] = ("done", "failed", "noCheckpoint", "waits")
     """Which events: done, failed, noCheckpoint (a checkpoint was not confirmed), waits, and reasons of Events."""
     wait_seconds: float = 0.0
     """After how long without GPUs a job is reported as one that waits; 0: never."""
@@ -167,7 +169,7 @@ def load_tree(
     whole = {path for path, value in leaves.items() if isinstance(value, Mapping)}
     for path, value in _flatten(document, "", problems=problems, whole=whole):
         given[path] = (value, file)
-    for path in paths:
+    for path in (*paths, *RENAMED):
         variable = variable_of(path)
         if environment and variable in environment:
             given[path] = (environment[variable], variable)
@@ -202,6 +204,8 @@ def _dashed(path: str) -> str:
 
 
 def _unknown(path: str, value: object, *, paths: Mapping[str, None]) -> Problem:
+    if path in RENAMED:
+        return Problem(path, value, "has another name now", f"write {RENAMED[path]}")
     guess = nearest(path, paths)
     remedy = f"did you mean {guess}?" if guess else "dljob config show lists all settings"
     return Problem(path, value, "there is no such setting", remedy)

@@ -40,6 +40,10 @@ REFUSED = {
         {"settings": {"pods": {"image": "x"}}},
         "value must be 'left out here: it is set by the value sidecar.image'",
     ),
+    "a setting by its former name": (
+        {"settings": {"notify": {"on": ["done"]}}},
+        "at '/settings/notify/on': value must be 'left out here: its name is notify.events now'",
+    ),
     "a proxy without a secret": (
         {"web": {"proxy": {"userHeader": "X-User"}}},
         "value must be 'the name of a Secret where web.proxy.userHeader is given",

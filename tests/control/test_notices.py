@@ -87,7 +87,7 @@ async def test_only_chosen_events_are_sent_and_a_reason_of_events_may_be_chosen(
         (JOB, News("Running", "trains")),
     ]
     async with receiver() as (url, got):
-        sent = Notices(Notify(url=url, on=("noCheckpoint", "GpuBroken")), lambda: NOW)
+        sent = Notices(Notify(url=url, events=("noCheckpoint", "GpuBroken")), lambda: NOW)
         sent.take(make_scene(cast("a")), {}, news=news)
         await until(lambda: len(got) == 2)
         await sent.end()
@@ -142,7 +142,7 @@ async def test_a_receiver_that_hangs_delays_only_its_notices_and_the_log_has_no_
 
 @on_loop
 async def test_the_queue_is_bounded(caplog):
-    sent = Notices(Notify(command=("true",), on=("GpuBroken",)), lambda: NOW)
+    sent = Notices(Notify(command=("true",), events=("GpuBroken",)), lambda: NOW)
     sent.take(make_scene(cast("a")), {}, news=[(JOB, News("GpuBroken", "X"))] * (MOST_QUEUED + 1))
     assert "too many notices" in caplog.text
     await sent.end()

@@ -70,6 +70,9 @@ def test_words_are_read_as_what_they_mean():
         ({"mechanism": "magic"}, "mechanism (f): is not one of in-place, recreate; correct"),
         ({"store": 5}, "store (f): is not a text; correct it, or leave it out"),
         ("policy", "is not a mapping; write it as name: value"),
+        ({"notify": {"on": ["done"]}}, "notify.on: has another name now; write notify.events"),
+        # A file with the word on, without quotes.
+        ({"notify": {True: ["done"]}}, "notify.True: has another name now; write notify.events"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(document, line):
@@ -77,6 +80,11 @@ def test_what_is_wrong_is_refused_by_name(document, line):
         load(document, file="f")
     (told,) = caught.value.lines()
     assert line in told
+
+
+def test_a_variable_with_the_former_name_of_a_setting_is_refused():
+    with pytest.raises(SettingsError, match=r"notify\.on: has another name now"):
+        load(environment={"DLJOB_NOTIFY_ON": "done"})
 
 
 def test_everything_that_is_wrong_is_told_at_once():

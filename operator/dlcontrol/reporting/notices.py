@@ -110,7 +110,7 @@ class Notices:
 
     def _put(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
-            if notice.event not in self._settings.on:
+            if notice.event not in self._settings.events:
                 continue
             if len(self._queue) >= MOST_QUEUED:
                 dropped = self._queue.popleft()
