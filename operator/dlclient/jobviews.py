@@ -137,5 +137,4 @@ def read_time(text: str | None) -> float | None:
 
 
 def progress_of(job: JobView) -> str:
-    is_completed = formatting.did_all(job.status)
-    return formatting.progress(job.fraction, job.iteration, is_completed=is_completed)
+    return formatting.progress(job.status)

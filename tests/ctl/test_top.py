@@ -44,7 +44,15 @@ def draw(jobs, nodes, width=140, height=None, skipped=0, problem=""):
 BUSY = [
     view("waits", message="waits: needs 4 GPUs"),
     view("done", "Completed", iteration=10, document={"status": {"phase": "Completed"}}),
-    view("runs", "Running", gpus=2, fraction=0.5, speed=2.0, eta=250.0, reshapes=3),
+    view(
+        *("runs", "Running"),
+        gpus=2,
+        fraction=0.5,
+        speed=2.0,
+        eta=250.0,
+        reshapes=3,
+        document={"status": {"phase": "Running", "progress": {"fraction": 0.5}}},
+    ),
 ]
 
 

@@ -35,14 +35,16 @@ def speed(iterations_per_second: float) -> str:
     return f"{iterations_per_second:.3g} it/s" if iterations_per_second > 0 else NOTHING
 
 
-def progress(fraction: float | None, iteration: int, *, is_completed: bool) -> str:
-    """Write a job's progress: the share if known, else the number of iterations."""
-    if is_completed:
+def progress(status: Mapping[str, Any]) -> str:
+    """Write the progress in a job's status document: the share if known, else the number of iterations."""
+    if did_all(status):
         return "100%"
-    if fraction is not None:
-        # Never round a job that is not completed up to 100 %.
-        return f"{min(99.9, 100 * fraction):.3g}%"
-    return f"{iteration} it" if iteration else NOTHING
+    told = status.get("progress", {})
+    iteration, fraction = told.get("iteration", 0), told.get("fraction")
+    if fraction is None or (status.get("phase") == "Completed" and not iteration):
+        return f"{iteration} it" if iteration else NOTHING
+    # Never round a job that is not completed up to 100 %.
+    return f"{min(99.9, 100 * fraction):.3g}%"
 
 
 def did_all(status: Mapping[str, Any]) -> bool:

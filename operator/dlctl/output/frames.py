@@ -233,7 +233,7 @@ def _bar(job: JobView) -> Text:
     told = progress_of(job)
     # The last report comes before the end, so a Completed job may report 99 %.
     fraction = 1.0 if formatting.did_all(job.status) else job.fraction
-    if fraction is None:
+    if fraction is None or told == formatting.NOTHING:
         return Text(told)
     full = int(fraction * BAR)
     bar = Text("█" * full, style=texts.COLOURS.get(job.phase, ""))

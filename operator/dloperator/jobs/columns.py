@@ -64,11 +64,7 @@ def _shown(status: Mapping[str, Any]) -> dict[str, str]:
     nodes = status.get("allocation", {}).get("nodes", ())
     places = [f"{node['name']}[{formatting.in_ranges(node['gpuIds'])}]" for node in nodes]
     return {
-        "progress": formatting.progress(
-            progress.get("fraction"),
-            progress.get("iteration", 0),
-            is_completed=formatting.did_all(status),
-        ),
+        "progress": formatting.progress(status),
         "speed": formatting.speed(progress.get("iterationsPerSecond", 0.0)),
         "eta": formatting.NOTHING if eta is None else formatting.duration(eta),
         "allocation": " ".join(places) or formatting.NOTHING,

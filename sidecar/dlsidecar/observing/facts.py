@@ -67,8 +67,9 @@ class ProgressFile:
 class Observer:
     """Collects the facts; each query returns the latest known value."""
 
-    unmatched_seconds = 30.0
-    """The time without a match after which the progress expression may be wrong."""
+    unmatched_seconds = 300.0
+    """The time without a match after which the progress expression may be wrong. It is longer than most first starts,
+    because imports and data sets that load also write lines."""
 
     def __init__(
         self,
