@@ -1,0 +1,88 @@
+"""The lines of docs/training.md that stand in no example, run with their framework by `make test-frameworks`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dlwire.messages import Phase
+from tests.sidecar.drivers import ROOT
+from tests.sidecar.ordinary import INSTALLED, wait_for
+from tests.sidecar.sidecars import SideCar
+
+STEPS_AN_EPOCH, EPOCHS = 13, 40
+KERAS = f"""
+import time
+import keras
+import numpy
+from dljob import training
+
+batch_size, epochs = 32, {EPOCHS}
+x_train = numpy.random.default_rng(0).random((32 * {STEPS_AN_EPOCH} - 8, 8), dtype=numpy.float32)
+y_train = x_train.sum(axis=1)
+
+
+def make_model():
+    model = keras.Sequential([keras.Input(shape=(8,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer="adam")
+    return model
+
+
+class Pace(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(0.02)
+
+
+"""
+"""The program around the lines: a model, data, and steps that leave time for changes."""
+
+
+def read_recipe(heading: str) -> str:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    found = re.search(rf"^## {heading}\n.*?```python\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.processes
+@pytest.mark.frameworks
+@pytest.mark.timeout(900)
+def test_keras_takes_no_step_twice_and_none_too_many(tmp_path, token):
+    python = INSTALLED / "tensorflow" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("tensorflow is not installed; `make test-frameworks` does it")
+    program, folder = tmp_path / "train.py", tmp_path / "ckpt"
+    lines = read_recipe("Keras").replace("callbacks=[", "verbose=0, callbacks=[Pace(), ")
+    program.write_text(f'{KERAS}{lines}\nprint("ended at", int(model.optimizer.iterations))\n')
+    folder.mkdir()
+    sidecar = SideCar(
+        *(tmp_path, token, str(python), "-u", str(program)),
+        options={
+            "framework": "tensorflow",
+            "processes": "perNode",
+            "checkpoint.signal": "SIGUSR1",
+            "checkpoint.confirm": "file",
+            "checkpoint.complete": "keras",
+            "checkpoint.path": str(folder),
+            "progressSocket": str(tmp_path / "progress"),
+            "pollSeconds": 0.2,
+        },
+        path=(str(ROOT / "operator"),),
+        environment={"DLJOB_CHECKPOINT_DIR": str(folder), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        sidecar.wait_ready()
+        for generation, gpus in enumerate((["0"], ["0", "1"], ["1"]), start=1):
+            reached = sidecar.state().progress.iteration
+            sidecar.run(generation, *gpus)
+            # Not at the end of an epoch, where a start has nothing to begin again.
+            wait_for(
+                sidecar,
+                lambda s, least=reached: s.progress.iteration > least + STEPS_AN_EPOCH + 3,
+                "some steps",
+            )
+        sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
+        assert f"ended at {STEPS_AN_EPOCH * EPOCHS}\n" in sidecar.told()
+    finally:
+        sidecar.close()
