@@ -20,9 +20,11 @@ import click
 import pytest
 import yaml
 
-from dlcontrol.settings import PREFIX, Settings
-from dlcore.documents import jobfile
+from dlcontrol.settings import PREFIX, Settings, load_tree
+from dlcore.documents import jobfile, profilefile
+from dlcore.problems import WrongDocument
 from dlctl.main import cli
+from dllocal.settings import LocalSettings
 from dloperator.settings import OperatorSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -283,18 +285,52 @@ def test_every_option_in_prose_is_one_of_something():
     assert wrong == []
 
 
-def test_every_job_file_in_code_is_one():
-    count = 0
+def blocks() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the documents in the YAML blocks of the pages, with their page."""
     for name, text in pages().items():
         for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-            if "kind: DLJob\n" not in block or "…" in block:
-                continue
-            count += 1
-            try:
-                jobfile.parse(yaml.safe_load(block))
-            except jobfile.JobFileError as error:
-                pytest.fail(f"{name}: {error}")
-    assert count >= 4
+            for document in yaml.safe_load_all(block):
+                yield name, document
+
+
+OF_OTHERS = ("daemonsets", "driver", "multiKueue", "scaleTargetRef", "command", "volumes")
+"""The first words of documents for programs of others, of which a page shows a part."""
+LEAST_JOB = ROOT / "tests" / "core" / "data" / "good_jobs" / "least.yaml"
+
+
+def read_block(document: dict[str, Any]) -> None:
+    """Read a document as the program reads it to which users give it."""
+    crd = yaml.safe_load((ROOT / "crds/dljobs.dljob.io.yaml").read_text(encoding="utf-8"))
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    values = yaml.safe_load((ROOT / "manifests/chart/values.yaml").read_text(encoding="utf-8"))
+    part = document.get("spec", document)
+    if document.get("kind") == "Profile":
+        profilefile.parse(document)
+    elif "kind" in document:
+        jobfile.parse(document)
+    elif set(part) <= set(schema["properties"]):
+        least = yaml.safe_load(LEAST_JOB.read_text(encoding="utf-8"))
+        jobfile.parse({**least, "spec": {**least["spec"], **part}})
+    elif "metrics" in document:
+        assert set(document["metrics"]) <= set(values["metrics"])
+    else:
+        tree = OperatorSettings() if "pool" in document else LocalSettings()
+        load_tree(tree, document, file="page")
+
+
+def test_every_yaml_block_is_read_by_its_program():
+    read = 0
+    for name, document in blocks():
+        kind, first = document.get("kind", "DLJob"), next(iter(document))
+        is_pod = first == "spec" and "containers" in document["spec"]
+        if kind not in ("DLJob", "Profile") or first in OF_OTHERS or is_pod:
+            continue
+        read += 1
+        try:
+            read_block(document)
+        except WrongDocument as error:
+            pytest.fail(f"{name}: {error}")
+    assert read >= 15
 
 
 # --- settings, variables, metrics ---------------------------------------------------------
