@@ -381,8 +381,12 @@ def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
         return Cause(CauseCode.SUSPENDED)
     least = state.least
     if least > largest.largest_possible(state, cluster):
-        is_for_pod = least <= largest.largest_possible(replace(state, needs=None), cluster)
-        code = CauseCode.POD_FITS_NOWHERE if is_for_pod else CauseCode.TOO_LARGE
+        code = CauseCode.TOO_LARGE
+        if least <= largest.largest_possible(replace(state, needs=None), cluster):
+            code = CauseCode.POD_FITS_NOWHERE
+        elif least <= largest.largest_possible(replace(state, bound_to=()), cluster):
+            # The node of its checkpoint is cordoned, gone, or lacks GPUs that others have.
+            code = CauseCode.CHECKPOINT_ELSEWHERE
         return Cause(code, gpus=least)
     if least > largest.largest_at_present(state, cluster):
         return Cause(CauseCode.NO_ROOM_FOR_POD, gpus=least)
