@@ -1,6 +1,7 @@
 """``dljob run``: a command becomes a job, and its terminal follows it."""
 
 import os
+import pathlib
 import re
 import sys
 
@@ -63,7 +64,7 @@ def test_input_that_the_training_does_not_get_is_named(played, monkeypatch):
     source = played.folder / "config.json"
     source.write_text("{}")
     for path, is_named in ((source, True), (os.devnull, False)):
-        with open(path, encoding="utf-8") as given:
+        with pathlib.Path(path).open(encoding="utf-8") as given:
             monkeypatch.setattr(sys, "stdin", given)
             result = played("run", "--detach", "--", "./train.sh")
         assert ("a job has no standard input" in result.stderr) == is_named
