@@ -40,11 +40,14 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     stop = find_ending(snapshot.running, cluster, policy=policy)
     running = tuple(s for s in snapshot.running if s.id not in stop) if stop else snapshot.running
     pending, set_aside = find_runnable(snapshot.queue, cluster)
-    kept = tuple(filter(keeping.keeps, running))
+    kept = tuple(filter(keeping.remains, running))
+    rigid = tuple(filter(keeping.keeps, kept))
 
     # 2. and 3. Share out the GPUs. Ask the policy twice if its first answer loses a job's work.
-    shown = tuple(map(keeping.show_rigid, running)) if kept else running
-    behind = _find_behind(snapshot, running, pending=pending, kept=kept) if kept and pending else {}
+    shown = tuple(map(keeping.show_rigid, running)) if rigid else running
+    behind = (
+        _find_behind(snapshot, running, pending=pending, kept=rigid) if rigid and pending else {}
+    )
     made = _decide(
         snapshot, shown, pending=leave_out(pending, behind), policy=policy, enough=enough
     )
@@ -152,7 +155,7 @@ def _decide_beside(
 
     A job of higher priority for which the policy wanted such GPUs gets them all the same.
     """
-    others = tuple(state for state in running if not keeping.keeps(state))
+    others = tuple(state for state in running if not keeping.remains(state))
     shown = keeping.show_beside(snapshot, kept)
     beside = _look_beside(shown, others, pending=pending, kept=kept)
     rest, crowded, behind = beside.rest, beside.crowded, beside.behind
@@ -381,8 +384,12 @@ def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
         return Cause(CauseCode.SUSPENDED)
     least = state.least
     if least > largest.largest_possible(state, cluster):
-        is_for_pod = least <= largest.largest_possible(replace(state, needs=None), cluster)
-        code = CauseCode.POD_FITS_NOWHERE if is_for_pod else CauseCode.TOO_LARGE
+        code = CauseCode.TOO_LARGE
+        if least <= largest.largest_possible(replace(state, needs=None), cluster):
+            code = CauseCode.POD_FITS_NOWHERE
+        elif least <= largest.largest_possible(replace(state, bound_to=()), cluster):
+            # The node of its checkpoint is cordoned, gone, or lacks GPUs that others have.
+            code = CauseCode.CHECKPOINT_ELSEWHERE
         return Cause(code, gpus=least)
     if least > largest.largest_at_present(state, cluster):
         return Cause(CauseCode.NO_ROOM_FOR_POD, gpus=least)

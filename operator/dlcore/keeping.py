@@ -34,6 +34,11 @@ def keeps(state: JobState) -> bool:
     return state.unsaved_from is not None and state.has_allowed_size
 
 
+def remains(state: JobState) -> bool:
+    """Return whether a job with GPUs is not stopped, because a stop would lose its work."""
+    return keeps(state) or (state.lost_if_stopped and state.has_allowed_size)
+
+
 def show_rigid(state: JobState) -> JobState:
     """Show a job that keeps its GPUs as one that can run on exactly that number; another as it
     is."""
@@ -46,8 +51,9 @@ def show_rigid(state: JobState) -> JobState:
 
 def find_lost(placed: Placed, kept: Iterable[JobState]) -> list[JobState]:
     """Which of the kept jobs would lose their work by this."""
-    touched = {state.id for state in (*placed.changed, *placed.stopped)}
-    return [state for state in kept if state.id in touched]
+    stopped = {state.id for state in placed.stopped}
+    touched = stopped.union(state.id for state in placed.changed)
+    return [state for state in kept if state.id in (touched if keeps(state) else stopped)]
 
 
 def find_urgent(
@@ -182,7 +188,7 @@ def outrank(
     for first in sorted(waiting, key=lambda state: (-state.job.priority, state.order)):
         lower = sorted(
             (state for state in settled.kept if state.job.priority < first.job.priority),
-            key=lambda state: (state.job.priority, state.unsaved_at(now), -state.order),
+            key=lambda state: (state.job.priority, _lost_by_stop(state, now), -state.order),
         )
         room = Room(cluster, [s.placement for s in settled.placements() if s.placement is not None])
         victims = _choose_victims(first, lower, room=room, cluster=cluster)
@@ -190,6 +196,10 @@ def outrank(
         if made is not None:
             return made
     return settled.decision, settled.placed
+
+
+def _lost_by_stop(state: JobState, now: float) -> float:
+    return state.iterations_at(now) if state.lost_if_stopped else state.unsaved_at(now)
 
 
 def _choose_victims(

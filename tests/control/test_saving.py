@@ -1,19 +1,21 @@
 """The controller knows which jobs would lose work by a change of GPUs, and how much was lost."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.judging.checkpoints import notice_for
 from dlcontrol.judging.judging import judge
+from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.status import ConditionType, Status, Trust
-from dlcore.model import Checkpoint, Phase, Training
+from dlcore.model import Checkpoint, Mechanism, Phase, Training
 from dlcore.profiles import Costs
 from dlsidecar.behaviour.events import Gone, RankEnded, Started
 from dlwire.messages import Change, Progress, Saving
 from tests.builders import make_job
-from tests.control.scenes import NOW, after, cast, make_scene, released, run, running, stop
+from tests.control.scenes import NOW, Sat, after, cast, make_scene, released, run, running, stop
 
 NONE = Checkpoint()
 ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
@@ -36,6 +38,12 @@ def judged(*casts) -> Status:
     job = casts[0].entry.job.id
     verdicts = judge(scene)
     return verdicts[job].status if job in verdicts else scene.entries[job].status
+
+
+def warnings(job):
+    """Return the messages of the warnings about a job, by their reasons."""
+    [verdict] = judge(make_scene(job)).values()
+    return {news.reason: news.message for news in verdict.news if news.warning}
 
 
 def seen(*casts):
@@ -66,7 +74,11 @@ def test_a_change_would_lose_the_work_that_no_checkpoint_saves(checkpoint, trust
     [(999, 5.0, False), (1000, 5.0, True), (1000, 700.0, False), (1200, 5.0, False)],
 )
 def test_a_change_would_lose_what_a_training_does_after_its_last_step(iteration, ago_s, loses):
-    known = {"checkpoint": TRUSTED, "iteration": iteration, "iterated_at": NOW - ago_s}
+    known: dict[str, Any] = {
+        "checkpoint": TRUSTED,
+        "iteration": iteration,
+        "iterated_at": NOW - ago_s,
+    }
     state = seen(trains(training=Training(iterations=1000), **known))
     assert (state.unsaved_from is not None) is loses
 
@@ -93,6 +105,62 @@ def test_what_was_confirmed_before_is_not_lost_again():
     assert seen(job).unsaved_at(NOW) == 40.0
 
 
+ON_EMPTY_DIR = Checkpoint(signal="SIGUSR1", path="/c", ends_with_pod="the emptyDir volume c")
+
+
+def test_a_checkpoint_that_ends_with_its_pod_is_no_reason_to_stop_the_job():
+    job = trains(checkpoint=ON_EMPTY_DIR, trust=Trust.CONFIRMED, saved=300, bound_to=("n0",))
+    state = seen(job)
+    assert (state.lost_if_stopped, state.unsaved_from, state.bound_to) == (True, None, ("n0",))
+    said = judged(job).condition(ConditionType.SAVED)
+    assert said is not None
+    assert (said.status, said.reason) == (False, "NotDurable")
+    assert said.message.startswith(
+        "checkpoint.path is on the emptyDir volume c, which ends with the pod"
+    )
+    assert said.message in notice_for(make_job("a", checkpoint=ON_EMPTY_DIR, options=(1,)))
+
+
+def test_where_a_change_ends_a_pod_it_loses_the_checkpoint_in_it():
+    known: dict[str, Any] = {"checkpoint": ON_EMPTY_DIR, "trust": Trust.CONFIRMED, "saved": 300}
+    scene = make_scene(trains(**known), mechanism=Mechanism.RECREATE)
+    [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
+    assert state.unsaved_from == 0.0
+    holds = {"n0": (0,), "n1": (0,)}
+    pods = {node: running(run(5, 0)) for node in holds}
+    wide = cast("a", holds, generation=2, job_pods=pods, phase=Phase.RUNNING, **known)
+    assert seen(wide).unsaved_from == 0.0
+
+
+def test_a_job_whose_checkpoint_has_ended_with_its_pod_is_bound_to_no_node():
+    known: dict[str, Any] = {"checkpoint": ON_EMPTY_DIR, "bound_to": ("n0",)}
+    [state] = take_snapshot(make_scene(cast("a", **known)), profiles={}, costs=Costs()).pending
+    assert state.bound_to == ()
+
+
+def test_the_work_of_a_checkpoint_that_ends_with_its_pod_is_lost_with_the_pod():
+    pods = {"n0": Sat(phase=PodPhase.ENDED)}
+    known: dict[str, Any] = {
+        "iteration": 340,
+        "saved": 300,
+        "pace": 10.0,
+        "checkpoint": ON_EMPTY_DIR,
+    }
+    job = cast("a", None, generation=2, job_pods=pods, phase=Phase.SUSPENDED, **known)
+    lost = judged(job)
+    assert (lost.iteration, lost.saved, lost.lost_iterations) == (0, 0, 340)
+    assert warnings(job)["WorkLost"] == (
+        "340 iterations of its work are lost, about 34 s of training:"
+        " its checkpoint was on the emptyDir volume c and ended with its pod"
+    )
+
+
+def test_a_checkpoint_in_the_pod_outlives_a_start_of_the_processes_there():
+    first = Progress(iteration=301, begun=True)
+    job = trains(progress=first, heard=3, saved=300, checkpoint=ON_EMPTY_DIR)
+    assert (judged(job).iteration, judged(job).lost_iterations) == (301, 39)
+
+
 @pytest.mark.parametrize("phase", [Phase.INITIALIZED, Phase.ADJUSTING])
 def test_where_nothing_trains_nothing_can_be_lost(phase):
     assert seen(trains(checkpoint=NONE, phase=phase)).unsaved_from is None
@@ -117,9 +185,10 @@ def test_a_job_without_a_checkpoint_is_told_so():
     said = judged(trains(checkpoint=NONE)).condition(ConditionType.SAVED)
     assert said is not None
     assert (said.status, said.reason) == (False, "NoCheckpoint")
-    assert said.message == "no checkpoint: it keeps the GPUs it starts with"
+    keeps = "it keeps the GPUs it starts with, unless a job of a higher priority needs them"
+    assert said.message == f"no checkpoint: {keeps}"
     assert notice_for(make_job("a", checkpoint=NONE)) == (
-        "a: no checkpoint: it keeps the GPUs it starts with; spec.checkpoint says how it is saved"
+        f"a: no checkpoint: {keeps}; spec.checkpoint says how it is saved"
     )
     assert notice_for(make_job("a", checkpoint=NONE, options=(2,))) == ""
     assert notice_for(make_job("a", checkpoint=ASKED)) == ""
@@ -127,8 +196,13 @@ def test_a_job_without_a_checkpoint_is_told_so():
 
 def test_work_that_a_start_does_again_was_lost_and_is_counted_once():
     first = Progress(iteration=1, begun=True)
-    lost = judged(trains(progress=first, pace=10.0, heard=3))
+    repeats = trains(progress=first, pace=10.0, heard=3)
+    lost = judged(repeats)
     assert (lost.lost_iterations, lost.lost_seconds, lost.heard) == (339, 33.9, 5)
+    assert warnings(repeats)["WorkLost"] == (
+        "339 iterations of its work are lost, about 34 s of training:"
+        " the training began again behind the work of its former start"
+    )
     known = trains(progress=replace(first, iteration=2), iteration=1, heard=5, lost_iterations=339)
     assert judged(known).lost_iterations == 339
 

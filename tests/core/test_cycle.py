@@ -86,9 +86,7 @@ def test_a_suspended_job_is_no_policys_business():
         (make_cluster(n1=(4, "A"), n2=(2, "B")), {"options": (4,), "types": ("B",)}, False),
         (make_cluster(n1=(4, "A"), n2=(2, "B")), {"options": (4,), "types": ("B", "A")}, True),
         (make_cluster(n1=(4, "A")), {"options": (1,), "types": ("B",)}, False),
-        (make_cluster(n1=4, n2=2), {"options": (4,), "bound_to": ("n2",)}, False),
         (make_cluster(n1=4, n2=2), {"options": (6,), "bound_to": ("n1", "n2")}, True),
-        (make_cluster(n1=4), {"options": (1,), "bound_to": ("gone",)}, False),
         (make_cluster(n1=(4, "A")), {"options": (1,), "types": ("B",), "bound_to": ("n1",)}, False),
         (make_cluster(make_node("n1", 4, unavailable=(0,))), {"options": (4,)}, False),
         (make_cluster(make_node("n1", 4, schedulable=False)), {"options": (1,)}, False),
@@ -101,6 +99,22 @@ def test_a_job_that_can_never_fit_waits_and_is_told_so(cluster, job, fits):
     if not fits:
         too_large = Cause(CauseCode.TOO_LARGE, gpus=job["options"][0])
         assert plan.steps == (Wait("job", too_large),)
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(make_node("n1", 4, schedulable=False), id="cordoned"),
+        pytest.param(make_node("n1", 1), id="too small now"),
+        pytest.param(None, id="gone"),
+    ],
+)
+def test_a_job_whose_checkpoint_is_on_a_node_that_cannot_take_it_waits_for_that_node(bound):
+    nodes = (*filter(None, [bound]), make_node("n2", 4))
+    job = make_state("job", options=(2,), bound_to=("n1",))
+    policy, plan = ask(make_snapshot(make_cluster(*nodes), job))
+    assert policy.pending == []
+    assert plan.steps == (Wait("job", Cause(CauseCode.CHECKPOINT_ELSEWHERE, gpus=2)),)
 
 
 @pytest.mark.parametrize(

@@ -170,12 +170,27 @@ def test_a_job_bound_to_its_checkpoint_hears_where_that_is():
         "waits: needs 4 GPUs on n1, where its checkpoint is;"
         " the most free on one node is 3, and 1 more when job-1 ends"
     )
-    lost = pending("new", 1, bound_to=(NodeName("gone"),))
-    assert wait(CauseCode.CHECKPOINT_ELSEWHERE, lost).endswith(
-        "on gone, where its checkpoint is; none is free"
-    )
     unbound = wait(CauseCode.CHECKPOINT_ELSEWHERE, pending("new", 1))
     assert "on a node that is gone, where its checkpoint is" in unbound
+
+
+RELEASE = (
+    "or set spec.checkpoint.shared to true, and the job begins on another node with what its"
+    " checkpoint.path has there"
+)
+
+
+def test_a_job_bound_to_a_node_that_is_cordoned_or_gone_says_that_and_how_it_is_released():
+    cordoned = Cluster([replace(Node.of("n1", 4), schedulable=False), Node.of("n2", 4)])
+    bound = pending("new", 1, bound_to=(N1,))
+    told = "waits: needs 1 GPU on n1, where its checkpoint is"
+    assert wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, cluster=cordoned) == (
+        f"{told}; n1 is cordoned: uncordon it, {RELEASE}"
+    )
+    gone = Cluster([Node.of("n2", 4)])
+    assert wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, cluster=gone) == (
+        f"{told}; n1 is gone or does not answer: bring it back, {RELEASE}"
+    )
 
 
 def test_every_cause_has_a_sentence_for_waiting():

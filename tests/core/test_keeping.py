@@ -46,6 +46,32 @@ def test_the_same_job_is_reshaped_where_a_checkpoint_saves_it():
     assert [type(step) for step in grown] == [Reshape]
 
 
+def in_its_pod(**known):
+    """A job that trains in place, and whose checkpoints end with its pod."""
+    known.setdefault("holds", {"n0": (0, 1, 2, 3)})
+    return state("old", iterations_done=400.0, lost_if_stopped=True, **known)
+
+
+def test_one_whose_work_ends_with_its_pod_is_reshaped_in_place():
+    assert [type(step) for step in steps(in_its_pod(holds={"n0": (0, 1)}))] == [Reshape]
+
+
+def test_one_whose_work_ends_with_its_pod_is_stopped_only_for_a_higher_priority():
+    def stop(old, *, priority):
+        short = state("short", options=(4,), order=1, iterations_total=10.0, priority=priority)
+        both = (replace(old, iterations_total=1e6), short)
+        made = [(name, steps(*both, policy=name)) for name in ELASTIC]
+        return {name for name, done in made if any(isinstance(step, Stop) for step in done)}
+
+    kept = in_its_pod(options=(4,))
+    saved = replace(kept, lost_if_stopped=False)
+    assert stop(saved, priority=0)
+    assert not stop(kept, priority=0)
+    assert stop(kept, priority=5) == stop(
+        unsaved(options=(4,), holds={"n0": (0, 1, 2, 3)}), priority=5
+    )
+
+
 def trains(**known):
     """A job that keeps two GPUs, and takes 60 s more."""
     known.setdefault("holds", {"n0": (0, 1)})

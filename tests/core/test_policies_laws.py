@@ -6,7 +6,7 @@ The policies themselves are tested in ``test_policies.py``; here only what no po
 
 import random
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -227,10 +227,13 @@ def change(world: Snapshot, data: st.DataObject) -> Snapshot:
         job = replace(state.job, suspend=not state.job.suspend)
         states.append(replace(state, job=job))
     elif what == "train" and world.running:
-        # The work of this job from here on is not saved.
+        # The work of this job from here on is not saved, or ends with its pods.
         state = data.draw(st.sampled_from(world.running))
         states.remove(state)
-        states.append(replace(state, unsaved_from=state.iterations_done))
+        assert state.placement is not None
+        in_pods: dict[str, Any] = {"lost_if_stopped": True, "bound_to": state.placement.nodes}
+        lost: dict[str, Any] = {"unsaved_from": state.iterations_done}
+        states.append(replace(state, **data.draw(st.sampled_from([lost, in_pods]))))
     elif what == "cluster":
         cluster = data.draw(clusters)
         states = [state for state in states if _types_agree(state, cluster)]

@@ -177,7 +177,8 @@ class Stage:
         document["spec"]["checkpoint"] |= {"path": str(saved), "shared": True}
         pod = document["spec"]["template"]["spec"]
         container = pod["containers"][0]
-        del pod["volumes"], container["volumeMounts"]
+        pod["volumes"] = [{"name": "saved", "hostPath": {"path": str(self.folder)}}]
+        container["volumeMounts"] = [{"name": "saved", "mountPath": str(self.folder)}]
         container["command"] = [
             *example.command,
             f"--speeds={speeds}",

@@ -1,6 +1,7 @@
 """The seconds of work that a stop would lose are shown on pods, coarsely."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,20 @@ def test_only_a_change_by_more_than_a_fifth_is_written(shown, seconds, due):
         pytest.param({}, 45, id="since its last checkpoint"),
         pytest.param({"saved": 0}, 50, id="since its beginning"),
         pytest.param({"trust": Trust.CONFIRMED}, 0, id="it saves itself before a stop"),
+        pytest.param(
+            {"trust": Trust.CONFIRMED, "place": "an emptyDir"}, 50, id="it ends with its pod"
+        ),
         pytest.param({"pace": 0.0, "speed": 0.0}, None, id="its pace is not known"),
         pytest.param({"phase": Phase.ADJUSTING}, None, id="it is being changed"),
     ],
 )
 def test_a_stop_loses_what_is_in_no_checkpoint_that_counts(facts, seconds):
-    scene = make_scene(cast("a", {"n0": (0,)}, checkpoint=Checkpoint()))
+    known = dict(facts)
+    checkpoint = Checkpoint(ends_with_pod=known.pop("place", ""))
+    scene = make_scene(cast("a", {"n0": (0,)}, checkpoint=checkpoint))
     [entry] = scene.entries.values()
-    known = {"iteration": 100, "saved": 10, "pace": 2.0}
-    status = replace(entry.status, **known | facts)
+    saved: dict[str, Any] = {"iteration": 100, "saved": 10, "pace": 2.0}
+    status = replace(entry.status, **(saved | known))
     assert lost_seconds(replace(entry, status=status)) == seconds
 
 

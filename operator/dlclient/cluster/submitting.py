@@ -96,7 +96,8 @@ def refused(found: Sequence[Complaint]) -> BackendError:
 
 def find_notices(documents: Sequence[Json]) -> list[str]:
     """List fields that have no effect or an unexpected one, each once."""
-    from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - no other verb needs it
+    from dlcontrol.acting.sidecar_options import on_cluster  # noqa: PLC0415 - no other verb needs it
+    from dlcontrol.judging import checkpoints as saving  # noqa: PLC0415 - likewise
     from dlcore.documents import jobfile  # noqa: PLC0415
 
     specs = [each.get("spec") or {} for each in documents]
@@ -104,7 +105,8 @@ def find_notices(documents: Sequence[Json]) -> list[str]:
     for document in documents:
         # The API server has already refused documents that are unreadable here, with the reason.
         with suppress(jobfile.JobFileError):
-            notices.append(saving.notice_for(jobfile.parse(document)))
+            job = on_cluster(jobfile.parse(document, require_template=True))
+            notices.append(saving.notice_for(job))
     if any("environment" in spec for spec in specs):
         notices.append("spec.environment has no effect on a cluster: the image is the environment")
     return [each for each in dict.fromkeys(notices) if each]

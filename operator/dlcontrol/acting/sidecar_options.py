@@ -3,9 +3,12 @@
 The platform adds its own fields and options (addresses, certificates, the log).
 """
 
+import posixpath
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Checkpoint, Job
 from dlwire.training import (
     MARKER,
@@ -46,6 +49,43 @@ def with_folder(job: Job, folder: str) -> Job:
         checkpoint=replace(job.checkpoint, path=path),
         progress=replace(job.progress, file=file),
     )
+
+
+def on_cluster(job: Job) -> Job:
+    """Return the job with what its checkpoints are on, if that ends with its pod; then no word of its file counts."""
+    pod = job.template["spec"]
+    trainer = next(each for each in pod["containers"] if each["name"] == TRAINER)
+    named = [each for each in trainer.get("env") or () if each.get("name") == CHECKPOINT_FOLDER]
+    folder = str(named[-1].get("value") or CHECKPOINT_REFERENCE) if named else CHECKPOINT_REFERENCE
+    path = with_folder(job, folder).checkpoint.path
+    if not path.startswith("/"):  # It has none, or its folder is known in the container only.
+        return job
+    place = _find_perishable(posixpath.normpath(path), trainer, volumes=pod.get("volumes"))
+    if not place:
+        return job
+    kept = replace(job.checkpoint, ends_with_pod=place, shared=False, trusted=False)
+    return replace(job, checkpoint=kept)
+
+
+def _find_perishable(path: str, trainer: Mapping[str, Any], *, volumes: Any) -> str:
+    mounts = {
+        posixpath.normpath(posixpath.join("/", str(each.get("mountPath")))): each.get("name")
+        for each in _iter_mappings(trainer.get("volumeMounts"))
+    }
+    above = [mount for mount in mounts if posixpath.commonpath((path, mount)) == mount]
+    if not above:
+        return "the container's own file system"
+    name = mounts[max(above, key=len)]
+    volume = next((each for each in _iter_mappings(volumes) if each.get("name") == name), {})
+    if "emptyDir" in volume:
+        return f"the emptyDir volume {name}"
+    return f"the generic ephemeral volume {name}" if "ephemeral" in volume else ""
+
+
+def _iter_mappings(items: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in a list of the template, which only Kubernetes checks."""
+    if isinstance(items, list | tuple):
+        yield from (each for each in items if isinstance(each, Mapping))
 
 
 def describe_training(job: Job, *, memory_folder: str = "") -> Training:

@@ -153,14 +153,21 @@ def _state_of(
         adjusting=is_changing(scene, entry),
         started_at=status.started_at,
         waiting=status.cause if status.placement is None else None,
-        bound_to=() if entry.job.checkpoint.shared else status.bound_to,
+        bound_to=() if _is_anywhere(entry) else status.bound_to,
         batch_size=status.batch_size,
         needs=needs,
         pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
-        unsaved_from=unsaved_from(entry.job, status, now=scene.now),
+        unsaved_from=unsaved_from(entry.job, status, now=scene.now, mechanism=scene.mechanism),
         risked_from=risked_from(entry.job, status),
         keeps_first=keeps_first(entry.job, status, now=scene.now),
+        lost_if_stopped=bool(entry.job.checkpoint.ends_with_pod) and status.phase is Phase.RUNNING,
     )
+
+
+def _is_anywhere(entry: Entry) -> bool:
+    """Return True if the job finds its checkpoint on every node, or has none any more because its pods have ended."""
+    checkpoint = entry.job.checkpoint
+    return checkpoint.shared or bool(checkpoint.ends_with_pod and not entry.status.pods)
 
 
 def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:

@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.status import Condition, ConditionType, StartNumber, Status, Trust
-from dlcore.model import Checkpoint, Job, Phase
+from dlcore.model import Checkpoint, Job, Mechanism, Phase
 from dlcore.primitives.backoff import wait_after
 from dlwire.messages import Saving, State
 from dlwire.training import goes_on_after_saving, is_at_end
 
-KEEPS = "it keeps the GPUs it starts with"
+KEEPS = "it keeps the GPUs it starts with, unless a job of a higher priority needs them"
 _REMEDY = (
     "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
 )
@@ -85,14 +85,22 @@ def _pause_after(status: Status) -> float:
     return wait_after(counted, first_seconds=_PAUSE_S, longest_seconds=_LONGEST_PAUSE_S)
 
 
-def unsaved_from(job: Job, status: Status, *, now: float) -> float | None:
+def unsaved_from(
+    job: Job, status: Status, *, now: float, mechanism: Mechanism = Mechanism.IN_PLACE
+) -> float | None:
     """Return the iteration from which on a change would lose work;
 
     ``None`` if it would lose none.
     """
     if _is_ending(job, status, now=now):
         return float(status.iteration)
-    if status.phase is not Phase.RUNNING or counts(job, status, now=now):
+    if status.phase is not Phase.RUNNING:
+        return None
+    if job.checkpoint.ends_with_pod and (
+        mechanism is not Mechanism.IN_PLACE or len(status.pods) > 1
+    ):
+        return 0.0  # A change may end the pod that has the checkpoint.
+    if counts(job, status, now=now):
         return None
     return float(min(status.saved, status.iteration))
 
@@ -124,7 +132,9 @@ def keeps_first(job: Job, status: Status, *, now: float) -> bool:
 
 
 def notice_for(job: Job) -> str:
-    """Return a notice for the user who submits an elastic job without a checkpoint."""
+    """Return a notice for the user who submits a job with a checkpoint that ends with its pod, or an elastic one without."""
+    if job.checkpoint.ends_with_pod:
+        return f"{job.id}: {_describe_perishable(job.checkpoint)}"
     if is_declared(job.checkpoint) or len(job.gpus.options) < 2:
         return ""
     return f"{job.id}: no checkpoint: {KEEPS}; spec.checkpoint says how it is saved"
@@ -202,8 +212,10 @@ def note_loss(status: Status, job: Job, *, iteration: int, now: float) -> Status
     lost = status.iteration - iteration
     if is_declared(job.checkpoint):
         status = _weigh(status, iteration, now=now)
-    if lost <= 0:
-        return status
+    return count_loss(status, lost) if lost > 0 else status
+
+
+def count_loss(status: Status, lost: int) -> Status:
     seconds = lost / status.pace if status.pace > 0 else 0.0
     lost_so_far = status.lost_iterations + lost
     return replace(status, lost_iterations=lost_so_far, lost_seconds=status.lost_seconds + seconds)
@@ -239,6 +251,8 @@ def _goes_on(status: Status, iteration: int) -> bool:
 
 def _condition(job: Job, status: Status) -> Condition:
     is_saved, reason, message = _describe(job, status)
+    if job.checkpoint.ends_with_pod and reason != "NotConfirmed":
+        is_saved, reason, message = False, "NotDurable", _describe_perishable(job.checkpoint)
     return Condition(ConditionType.SAVED, status=is_saved, reason=reason, message=message)
 
 
@@ -260,9 +274,18 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
     return True, "Untried", f"{_why_not_tried(job, status)}{_UNTRIED}"
 
 
+def _describe_perishable(checkpoint: Checkpoint) -> str:
+    return (
+        f"checkpoint.path is on {checkpoint.ends_with_pod}, which ends with the pod: a change in place on one"
+        " node goes on from it, and the end of the pod loses all work, so the job keeps its pod, unless a job"
+        " of a higher priority needs its GPUs; mount a volume there that outlives the pod, or leave"
+        " checkpoint.path out if the training keeps its checkpoints elsewhere"
+    )
+
+
 def _describe_trial(status: Status) -> tuple[bool, str, str]:
     if status.trials:
-        told = f"the latest checkpoint was not confirmed: {KEEPS} until one is; {_REMEDY}"
+        told = f"the latest checkpoint was not confirmed: until one is, {KEEPS}; {_REMEDY}"
         return False, "NotConfirmed", told
     if status.trust is Trust.UNTRIED:
         return False, TO_BE_TRIED, _WHEN_TRIED
@@ -287,5 +310,5 @@ def _describe_failure(status: Status) -> str:
     told = f"no checkpoint was confirmed, or a start did not resume from it: {KEEPS}"
     if status.saved_at:
         pause = _pause_after(status)
-        told = f"{told} for {pause / 60.0:.0f} min, then the next change may try again"
+        told = f"{told}; after {pause / 60.0:.0f} min the next change may try again"
     return f"{told}; {_REMEDY}"

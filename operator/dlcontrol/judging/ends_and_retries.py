@@ -8,6 +8,7 @@ result.
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum, auto
 
+from dlcontrol.judging.checkpoints import count_loss
 from dlcontrol.judging.progress import follow_progress
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.process_sets import IntactProcesses, ProcessSet, find_intact
@@ -15,6 +16,7 @@ from dlcontrol.situation.rules import News, Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Ended, Status
 from dlcore import lifecycle
+from dlcore.explaining.phrases import duration
 from dlcore.lifecycle import Event
 from dlcore.model import NodeName, Placement
 from dlcore.primitives.backoff import wait_after
@@ -228,6 +230,30 @@ class Case:
         return Placement.of(nodes, "+".join(sorted(kinds)))
 
     def follow_progress(self) -> None:
+        before = self.status
         self.status = follow_progress(
-            self.status, self.job, started=self.last.job_pods, now=self.now, forecast=self.forecast
+            before, self.job, started=self.last.job_pods, now=self.now, forecast=self.forecast
         )
+        self._tell_of_loss(before, "the training began again behind the work of its former start")
+
+    def note_end_of_pods(self) -> None:
+        """Count the work as lost whose checkpoints have ended with the job's pods."""
+        before, place = self.status, self.job.checkpoint.ends_with_pod
+        if not place or not self.all_job_pods or self.job_pods or before.is_final:
+            return
+        lost = count_loss(before, before.iteration)
+        self.status = replace(lost, iteration=0, saved=0, saved_at=0.0)
+        self._tell_of_loss(before, f"its checkpoint was on {place} and ended with its pod")
+
+    def _tell_of_loss(self, before: Status, why: str) -> None:
+        iterations = self.status.lost_iterations - before.lost_iterations
+        if iterations:
+            seconds = self.status.lost_seconds - before.lost_seconds
+            time = f", {duration(seconds)} of training" if seconds else ""
+            what = (
+                "1 iteration of its work is"
+                if iterations == 1
+                else f"{iterations} iterations of its work are"
+            )
+            message = f"{what} lost{time}: {why}"
+            self.news.append(News("WorkLost", message, warning=True))

@@ -137,6 +137,7 @@ def reach_verdict(case: Case, learnt: Learnt) -> Verdict:
         _give_back_unused(case)
     else:
         _judge_all(case, learnt)
+        case.note_end_of_pods()
     return Verdict(case.status, tuple(case.news))
 
 

@@ -61,7 +61,8 @@ def find_lost_work(
     step: Reshape | Move | Stop, state: JobState, *, gainer: JobState | None
 ) -> Iterator[Breach]:
     """Find a breach: the step loses work for neither a law nor a higher priority."""
-    if state.unsaved_from is None or step.cause.code in DEMANDS:
+    loses = state.unsaved_from is not None or (state.lost_if_stopped and isinstance(step, Stop))
+    if not loses or step.cause.code in DEMANDS:
         return
     if not state.has_allowed_size:
         return  # The user changed the job's allowed numbers of GPUs.

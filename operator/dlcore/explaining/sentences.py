@@ -275,7 +275,19 @@ def _incomplete(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
 def _checkpoint_elsewhere(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
     need = need_of(snapshot, state, cause=cause)
     where = " or ".join(state.bound_to) or "a node that is gone"
-    return f"needs {count_gpus(need.gpus)} on {where}, where its checkpoint is; {describe_supply(snapshot, need)}"
+    told = f"needs {count_gpus(need.gpus)} on {where}, where its checkpoint is"
+    there = snapshot.cluster.by_name
+    gone = [node for node in state.bound_to if node not in there]
+    cordoned = [node for node in state.bound_to if node in there and not there[node].schedulable]
+    if not gone and not cordoned:
+        return f"{told}; {describe_supply(snapshot, need)}"
+    facts = [f"{node} is cordoned" for node in cordoned]
+    facts += [f"{node} is gone or does not answer" for node in gone]
+    remedies = ["uncordon it"] * bool(cordoned) + ["bring it back"] * bool(gone)
+    return (
+        f"{told}; {' and '.join(facts)}: {' or '.join(remedies)}, or set spec.checkpoint.shared to true, and"
+        " the job begins on another node with what its checkpoint.path has there"
+    )
 
 
 def _no_room_for_pod(snapshot: Snapshot, state: JobState, cause: Cause) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dlcontrol.acting.sidecar_options import on_cluster
 from dlcontrol.situation.clocks import LEAST_STEP_S, latest_of, moved
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.status import ConditionType, Status
@@ -153,7 +154,7 @@ class Specs:
 
 def _parse(document: Json) -> Job | jobfile.JobFileError:
     try:
-        return jobfile.parse(document, require_template=True)
+        return on_cluster(jobfile.parse(document, require_template=True))
     except jobfile.JobFileError as error:
         return error
 

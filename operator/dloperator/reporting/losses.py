@@ -36,6 +36,8 @@ def lost_seconds(entry: Entry) -> int | None:
     """Return how many seconds of work a stop of the job would lose now; None if that is not known."""
     status = entry.status
     begins, pace = risked_from(entry.job, status), status.pace or status.speed
+    if entry.job.checkpoint.ends_with_pod:
+        begins = 0.0
     if status.phase is not Phase.RUNNING or (begins is not None and pace <= 0):
         return None
     return 0 if begins is None else round((status.iteration - begins) / pace)

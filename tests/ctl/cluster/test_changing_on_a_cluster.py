@@ -11,7 +11,9 @@ from tests.operator.test_kubectl import cells_of
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 FOREVER = 10**6
-UNSAVED = "no checkpoint: it keeps the GPUs it starts with"
+UNSAVED = (
+    "no checkpoint: it keeps the GPUs it starts with, unless a job of a higher priority needs them"
+)
 
 
 @pytest.fixture(scope="module")
