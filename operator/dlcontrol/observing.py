@@ -10,6 +10,7 @@ from dlcontrol.gpus.faults import GpuFaults
 from dlcontrol.gpus.occupancy import Occupancy
 from dlcontrol.gpus.uuids import GpuUuids
 from dlcontrol.gpus.visibility import MissingGpus
+from dlcontrol.judging.silence import Breaker
 from dlcontrol.judging.trust.distrusting import DistrustedPods
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.dialer import Contacts
@@ -56,6 +57,7 @@ class Observer:
         self._clock = clock
         self._distrusted = DistrustedPods(platform, epoch, may_rise=options.may_rise)
         self._job_pods = JobPods(contacts, sent)
+        self._breaker = Breaker()
         self._began_at = clock()
 
     def reinstate(self, gpu: GpuRef) -> bool:
@@ -83,6 +85,8 @@ class Observer:
         if not self.has_met_all and self._have_all_answered(scene):
             self._distrusted.rise()
             self._distrusted.end_meeting()
+        scene = self._breaker.update(scene)
+        self._quarantine.unheard = self._breaker.unheard
         return scene
 
     def _see(self, observation: Observation) -> Scene:

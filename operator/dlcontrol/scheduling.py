@@ -157,7 +157,8 @@ class Scheduler:
             for job, entry in scene.entries.items()
             if snapshots.is_schedulable(scene, entry)
         )
-        return jobs, tuple(scene.nodes.values()), snapshots.find_unproven(scene).keys()
+        unproven = snapshots.find_unproven(scene).keys()
+        return jobs, tuple(scene.nodes.values()), unproven, self._quarantine.unheard
 
     def decide(self, scene: Scene) -> Decision:
         """Ask the policy for a plan; set aside only the jobs without a sound plan."""

@@ -176,19 +176,27 @@ def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
 
 
 def find_unproven(scene: Scene) -> dict[GpuRef, str]:
-    """Find GPUs that an unresponsive pod may hold and that are not assigned to its job."""
+    """Find GPUs that an unresponsive pod may hold and that are not assigned to its job, and those of nodes that
+    the controller does not reach."""
     silent = [
         job_pod
         for job_pods in scene.job_pods.values()
         for job_pod in job_pods.values()
         if not _answers(scene, job_pod)
     ]
-    return {
+    unproven = {
         ref: f"job {job_pod.key.job} may still use it, and its SideCar does not answer"
         for job_pod in silent
         for ref in scene.may_hold(job_pod)
         if scene.claims.get(ref) != job_pod.key.job
     }
+    unreached = {
+        ref: "too many SideCars are silent at once, and none on its node answers"
+        for node in scene.unreached
+        for ref in (GpuRef(node, gpu.index) for gpu in scene.nodes[node].gpus)
+        if ref not in scene.claims
+    }
+    return unreached | unproven
 
 
 def _answers(scene: Scene, job_pod: JobPod) -> bool:
@@ -198,7 +206,7 @@ def _answers(scene: Scene, job_pod: JobPod) -> bool:
         return True
     # A pod that was lost with its node and has come back may continue on its GPUs.
     is_decided = scene.entries[job_pod.key.job].status.placement is not None
-    return (is_decided or job_pod.is_known) and scene.now - job_pod.contact.since < SILENT_S
+    return (is_decided or job_pod.is_known) and scene.now - scene.silent_since(job_pod) < SILENT_S
 
 
 # --- from a plan to statuses --------------------------------------------------------------

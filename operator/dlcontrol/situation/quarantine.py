@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 15.0
 LONGEST_WAIT_S: Final = 300.0
 
+UNHEARD: Final = (
+    "its SideCar is silent, and so are too many others at once: the fault is probably in the network between DLJob"
+    " and the pods, so DLJob leaves the job as it is until its SideCar answers"
+)
+
 
 class Unwritable:
     """The jobs whose status cannot be written; one for the life of a controller."""
@@ -83,11 +88,18 @@ class Quarantine:
         self._shown: dict[JobId, str] | None = None
         """The jobs with this condition; unknown before the first cycle and after a failed write."""
         self.unwritable = Unwritable()
+        self.unheard: frozenset[JobId] = frozenset()
+        """The jobs whose SideCars are silent together with too many others."""
+
+    @property
+    def untouched(self) -> frozenset[JobId]:
+        """The jobs that are not judged either, and get no command."""
+        return self.unwritable.jobs | self.unheard
 
     @property
     def jobs(self) -> frozenset[JobId]:
         """The jobs that no decision includes."""
-        return frozenset(self._faults) | self._broken.keys() | self.unwritable.jobs
+        return frozenset(self._faults) | self._broken.keys() | self.untouched
 
     def add(self, job: JobId, error: Exception) -> None:
         """Set a job aside because of an error in code about this job alone."""
@@ -125,6 +137,7 @@ class Quarantine:
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
+        present |= dict.fromkeys(self.unheard, UNHEARD)
         self._faults = {}
         before = self._shown
         for job in self.unwritable.jobs:
@@ -139,7 +152,11 @@ class Quarantine:
             entry = scene.entries.get(job)
             if entry is not None and before.get(job) != present.get(job):
                 statuses[job] = _say(
-                    entry.status, before.get(job), message=present.get(job), now=scene.now
+                    entry.status,
+                    before.get(job),
+                    message=present.get(job),
+                    reason="SideCarsSilent" if job in self.unheard else "NoSoundDecision",
+                    now=scene.now,
                 )
         return statuses
 
@@ -151,13 +168,15 @@ def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
             yield job, condition.message
 
 
-def _say(status: Status, before: str | None, *, message: str | None, now: float) -> Status:
+def _say(
+    status: Status, before: str | None, *, message: str | None, reason: str, now: float
+) -> Status:
     is_aside = message is not None
     message = message if message is not None else "it is scheduled again"
     condition = Condition(
         ConditionType.SET_ASIDE,
         status=is_aside,
-        reason="NoSoundDecision" if is_aside else "Sound",
+        reason=reason if is_aside else "Sound",
         message=message,
     )
     if is_aside or status.message == before:
