@@ -16,7 +16,7 @@ from dlcontrol.scheduling import Options
 from dlcontrol.situation.dialer import Contacts
 from dlcontrol.situation.job_pods import JobPods
 from dlcontrol.situation.ports import Entry, Observation, Platform, Pod, PodKey
-from dlcontrol.situation.quarantine import Quarantine
+from dlcontrol.situation.quarantine import Quarantine, find_held
 from dlcontrol.situation.scene import SILENT_S, Scene
 from dlcontrol.situation.sent import Sent
 from dlcore.model import GpuRef, JobId
@@ -102,6 +102,7 @@ class Observer:
         self._contacts.follow(entries, addresses, now=now)
         self._sent.keep(entries)
         self._quarantine.unwritable.update(entries, now)
+        self._quarantine.held = find_held(entries, observation.holds)
         return Scene(
             now=now,
             epoch=self._epoch,

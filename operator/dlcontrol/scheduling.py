@@ -157,8 +157,9 @@ class Scheduler:
             for job, entry in scene.entries.items()
             if snapshots.is_schedulable(scene, entry)
         )
+        aside = self._quarantine.unheard, self._quarantine.held.keys()
         unproven = snapshots.find_unproven(scene).keys()
-        return jobs, tuple(scene.nodes.values()), unproven, self._quarantine.unheard
+        return jobs, tuple(scene.nodes.values()), unproven, aside
 
     def decide(self, scene: Scene) -> Decision:
         """Ask the policy for a plan; set aside only the jobs without a sound plan."""

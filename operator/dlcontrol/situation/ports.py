@@ -144,6 +144,8 @@ class Observation:
     """The needs of a job's pods in addition to GPUs, where they are known."""
     machines: Mapping[NodeName, BootState] = field(default_factory=dict)
     """Further facts about nodes, where known."""
+    holds: Mapping[str, str] = field(default_factory=dict)
+    """The namespaces whose jobs an administrator holds, with the reasons; ``*``: all."""
 
 
 class PodOrder(NamedTuple):

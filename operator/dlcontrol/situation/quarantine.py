@@ -21,12 +21,15 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore.model import JobId
+from dlcore.placement.limits import ANY, namespace_of
 from dlcore.primitives.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT_S: Final = 15.0
 LONGEST_WAIT_S: Final = 300.0
+
+LONGEST_REASON: Final = 200
 
 UNHEARD: Final = (
     "its SideCar is silent, and so are too many others at once: the fault is probably in the network between DLJob"
@@ -90,6 +93,8 @@ class Quarantine:
         self.unwritable = Unwritable()
         self.unheard: frozenset[JobId] = frozenset()
         """The jobs whose SideCars are silent together with too many others."""
+        self.held: Mapping[JobId, str] = {}
+        """The jobs that an administrator holds, with the message."""
 
     @property
     def untouched(self) -> frozenset[JobId]:
@@ -99,7 +104,7 @@ class Quarantine:
     @property
     def jobs(self) -> frozenset[JobId]:
         """The jobs that no decision includes."""
-        return frozenset(self._faults) | self._broken.keys() | self.untouched
+        return self.untouched.union(self._faults, self._broken, self.held)
 
     def add(self, job: JobId, error: Exception) -> None:
         """Set a job aside because of an error in code about this job alone."""
@@ -126,6 +131,11 @@ class Quarantine:
             if entry is None or entry.spec_generation != verdict.spec_generation:
                 del self._broken[job]
 
+    def _reason(self, job: JobId) -> str:
+        if job in self.unheard:
+            return "SideCarsSilent"
+        return "OnHold" if job in self.held else "NoSoundDecision"
+
     def statuses(self, scene: Scene, *, was_decided: bool) -> dict[JobId, Status]:
         """
         Return the statuses with a new condition: of jobs that are now set aside, and of readmitted ones.
@@ -137,7 +147,7 @@ class Quarantine:
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
-        present |= dict.fromkeys(self.unheard, UNHEARD)
+        present |= self.held | dict.fromkeys(self.unheard, UNHEARD)
         self._faults = {}
         before = self._shown
         for job in self.unwritable.jobs:
@@ -155,10 +165,25 @@ class Quarantine:
                     entry.status,
                     before.get(job),
                     message=present.get(job),
-                    reason="SideCarsSilent" if job in self.unheard else "NoSoundDecision",
+                    reason=self._reason(job),
                     now=scene.now,
                 )
         return statuses
+
+
+def find_held(entries: Mapping[JobId, Entry], holds: Mapping[str, str]) -> dict[JobId, str]:
+    """Return the jobs that an administrator holds, with the message; a job that ends or is suspended is not held."""
+    held: dict[JobId, str] = {}
+    for job, entry in entries.items() if holds else ():
+        namespace = namespace_of(job)
+        whose = namespace if namespace in holds else ANY
+        if whose in holds and not entry.is_wanted_gone:
+            jobs = "all jobs" if whose == ANY else f"the jobs of namespace {namespace}"
+            why = f" ({holds[whose][:LONGEST_REASON]})" if holds[whose] else ""
+            held[job] = (
+                f"an administrator holds {jobs}{why}: it keeps the GPUs that it has until the hold is released"
+            )
+    return held
 
 
 def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
