@@ -15,6 +15,8 @@ from tests.sidecar.drivers import find_processes
 pytestmark = pytest.mark.nodes
 
 JOBS = [f"p{number}" for number in range(1, 5)]
+IN_A_CONTAINER = "\0dloperator\0--config=/etc/"
+"""Part of the command of an operator that the chart has installed."""
 STEPS = 200
 """Each training goes this much further while the operator suspects itself."""
 
@@ -24,7 +26,7 @@ def cut(address: str = "") -> Iterator[None]:
     """Drop what operators send to the SideCars, or to the one at an address."""
     rule = ["OUTPUT", "--protocol=tcp", f"--dport={SIDECAR_PORT}", "--jump=DROP"]
     rule += [f"--destination={address}"] if address else []
-    rooms = [f"--target={pid}" for pid in find_processes("dloperator")]
+    rooms = [f"--target={pid}" for pid in find_processes(IN_A_CONTAINER)]
     assert rooms
     try:
         for room in rooms:
