@@ -187,6 +187,7 @@ class Scheduler:
                 self._last.policy_state = plan.policy_state
                 self._last.worths = plan.worths
                 self._learning.keep_policy_state(name, plan.policy_state)
+                plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
                 statuses = snapshots.statuses_of(
                     plan, snapshot, scene=scene, policy=self._options.policy

@@ -65,6 +65,18 @@ def test_a_job_that_comes_during_a_hold_starts_after_it():
         assert not aside(government, late).status
 
 
+def test_a_job_that_needs_held_gpus_waits_for_room():
+    with held() as (government, job):
+        government.world.run(60, until=lambda: gpus(government, job) == 4)
+        hold(government, "team-a")
+        other = submit(government, "team-b/other")
+        government.world.run(60)
+        assert gpus(government, job) == 4
+        scheduled = status(government, other).condition(ConditionType.SCHEDULED)
+        assert scheduled.reason == "NoRoom"
+        assert "job team-a/runs is set aside" in scheduled.message
+
+
 def test_a_hold_outlives_the_controller():
     with held("team-b") as (government, _):
         late = submit(government, "team-b/late")

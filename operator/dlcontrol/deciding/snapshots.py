@@ -24,6 +24,7 @@ from dlcore.contract import Policy
 from dlcore.explaining import sentences as explaining
 from dlcore.lifecycle import Event
 from dlcore.model import (
+    Cause,
     CauseCode,
     Cluster,
     GpuRef,
@@ -34,6 +35,7 @@ from dlcore.model import (
     Phase,
     Snapshot,
 )
+from dlcore.placement import largest
 from dlcore.placement.limits import NamespaceLimits, namespace_of
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import fitting
@@ -210,6 +212,24 @@ def _answers(scene: Scene, job_pod: JobPod) -> bool:
 
 
 # --- from a plan to statuses --------------------------------------------------------------
+
+
+def correct_waits(plan: Plan, snapshot: Snapshot, *, scene: Scene) -> Plan:
+    """Let jobs wait for room that are too large only without the GPUs of jobs that are set aside or silent."""
+    lacking = [s.job for s in plan.steps if isinstance(s, Wait) and s.cause.code in _TOO_LARGE]
+    if not lacking:
+        return plan
+    cluster = Cluster(scene.nodes.values())
+    states = _select(snapshot, lacking)
+    waits = {
+        job: Wait(job, Cause(CauseCode.NO_ROOM, gpus=state.least))
+        for job, state in states.items()
+        if state.least <= largest.largest_possible(state, cluster)
+    }
+    return replace(plan, steps=tuple(waits.get(step.job, step) for step in plan.steps))
+
+
+_TOO_LARGE = frozenset({CauseCode.TOO_LARGE, CauseCode.POD_FITS_NOWHERE})
 
 
 def statuses_of(

@@ -172,7 +172,7 @@ class Mirrors:
         )
         self.held: Mirror[Json] = Mirror(
             self._changed,
-            is_news=is_more_than_a_heartbeat,
+            is_news=lambda known, shown: known["holds"] != shown["holds"],
             is_meant=lambda namespace: bool(namespace["holds"]),
         )
         """The namespaces whose annotations hold jobs."""

@@ -37,7 +37,8 @@ def command(
     if not chosen:
         if release or reason:
             raise click.UsageError("name namespaces, or give --all")
-        rows = sorted(backend.list_holds().items())
+        holds = sorted(backend.list_holds().items())
+        rows = [(namespace, why or texts.NOTHING) for namespace, why in holds]
         click.echo(texts.tabulate(("NAMESPACE", "REASON"), rows), nl=False)
     for namespace in chosen:
         jobs = "all jobs" if namespace == ALL else f"the jobs of {namespace}"
