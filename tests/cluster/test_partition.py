@@ -9,7 +9,7 @@ import pytest
 
 from dloperator.podspecs.building import SIDECAR_PORT
 from tests.cluster.jobs import as_text, replay
-from tests.cluster.looking import View
+from tests.cluster.looking import Json, View
 from tests.sidecar.drivers import find_processes
 
 pytestmark = pytest.mark.nodes
@@ -40,7 +40,7 @@ def cut(address: str = "") -> Iterator[None]:
 
 def aside(view: View, job: str) -> tuple[str, str]:
     conditions = view.job(job)["status"].get("conditions", ())
-    found = next((each for each in conditions if each["type"] == "SetAside"), {})
+    found: Json = next((each for each in conditions if each["type"] == "SetAside"), {})
     return found.get("status", ""), found.get("reason", "")
 
 
@@ -55,6 +55,11 @@ def find_last_step(view: View, pod: str) -> int:
     return max(steps, default=0)
 
 
+def wait_steps(view: View, pod: str) -> None:
+    goal = find_last_step(view, pod) + STEPS
+    view.wait(lambda: find_last_step(view, pod) >= goal, what=f"step {goal} in {pod}")
+
+
 def test_no_training_ends_while_the_operator_reaches_no_sidecar(view: View, saved: Path):
     view.cluster.give_gpus(node1=2, node2=2)
     manifests = [replay(job, [1], saved) for job in JOBS]
@@ -65,11 +70,7 @@ def test_no_training_ends_while_the_operator_reaches_no_sidecar(view: View, save
     with cut():
         wait_aside(view, ("True", "SideCarsSilent"))
         for [pod] in before.values():
-            goal = find_last_step(view, pod.name) + STEPS
-            view.wait(
-                lambda name=pod.name, goal=goal: find_last_step(view, name) >= goal,
-                what=f"step {goal} in {pod.name}",
-            )
+            wait_steps(view, pod.name)
         assert {job: view.pods(job) for job in JOBS} == before
     wait_aside(view, ("False", "Sound"))
     for job in JOBS:

@@ -7,6 +7,7 @@ A SideCar that is stopped answers no more, while its training goes on.
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pytest
 
@@ -38,7 +39,7 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             stage.start_operator(settings=SETTINGS)
             for job, pod in PODS.items():
                 stage.submit(job, iterations=LONG, gpus={"options": [1]})
-                stage.wait(lambda job=job, pod=pod: runs(stage, job, pod))
+                stage.wait(partial(runs, stage, job, pod))
             yield stage
         remove_namespace(api, namespace)
 

@@ -147,7 +147,7 @@ class Quarantine:
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
-        present |= self.held | dict.fromkeys(self.unheard, UNHEARD)
+        present |= {**self.held, **dict.fromkeys(self.unheard, UNHEARD)}
         self._faults = {}
         before = self._shown
         for job in self.unwritable.jobs:
