@@ -10,7 +10,7 @@ from dlcontrol.gpus.faults import GpuFaults
 from dlcontrol.gpus.occupancy import Occupancy
 from dlcontrol.gpus.uuids import GpuUuids
 from dlcontrol.gpus.visibility import MissingGpus
-from dlcontrol.judging.silence import Breaker
+from dlcontrol.judging.silence import Breaker, SilentPlaces
 from dlcontrol.judging.trust.distrusting import DistrustedPods
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.dialer import Contacts
@@ -58,6 +58,7 @@ class Observer:
         self._distrusted = DistrustedPods(platform, epoch, may_rise=options.may_rise)
         self._job_pods = JobPods(contacts, sent)
         self._breaker = Breaker()
+        self._silent_places = SilentPlaces()
         self._began_at = clock()
 
     def reinstate(self, gpu: GpuRef) -> bool:
@@ -87,7 +88,7 @@ class Observer:
             self._distrusted.end_meeting()
         scene = self._breaker.update(scene)
         self._quarantine.unheard = self._breaker.unheard
-        return scene
+        return self._silent_places.update(scene)
 
     def _see(self, observation: Observation) -> Scene:
         now = self._clock()

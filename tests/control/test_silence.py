@@ -2,13 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dlcontrol.deciding.snapshots import take_snapshot
+from dlcontrol.judging.silence import AVOID_S, SilentPlaces
+from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import ConditionType
 from dlcore.model import JobId, NodeName, Phase
+from dlcore.placement.needs import Needs
+from dlcore.profiles import Costs
 from tests.control.governing import RULES, Government, governed, has_begun, status, submit, told
+from tests.control.scenes import NOW, Sat, cast, make_scene, ready
 
 LONG_S = 30 * RULES.lost_seconds
 """Ten minutes."""
@@ -182,3 +189,36 @@ def test_a_cancelled_job_ends_although_its_controller_suspects_itself():
         government.world.run(LONG_S)
         assert removed(government) == {f"{jobs[0]} on {node}"}
         assert all(status(government, job).phase is Phase.RUNNING for job in jobs[1:])
+
+
+# --- a job avoids a node where its pods never answer ----------------------------------------
+
+
+def with_pod(serial: int, *, at: float, is_heard: bool = False) -> Scene:
+    """Let a pod of the job a be on n0, long silent or heard."""
+    sat = Sat(ready() if is_heard else None, since=at - 61.0, serial=serial)
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": sat}), now=at)
+    return replace(scene, needs={JobId("a"): Needs()})
+
+
+def nodes_for(scene: Scene) -> frozenset[str]:
+    (state,) = take_snapshot(scene, profiles={}, costs=Costs()).running
+    assert state.needs is not None
+    return state.needs.nodes if state.needs.nodes is not None else frozenset(scene.nodes)
+
+
+def test_a_job_avoids_a_node_where_two_pods_in_a_row_never_answered():
+    places, others = SilentPlaces(), {"n1", "n2"}
+    assert nodes_for(places.update(with_pod(1, at=NOW))) == {"n0", *others}
+    assert nodes_for(places.update(with_pod(1, at=NOW + 5))) == {"n0", *others}
+    assert nodes_for(places.update(with_pod(2, at=NOW + 70))) == others
+    # It tries again after some time, and once is enough then.
+    later = NOW + 75 + AVOID_S
+    assert nodes_for(places.update(replace(with_pod(2, at=NOW + 70), now=later))) == {"n0", *others}
+
+
+def test_a_job_does_not_avoid_a_node_where_a_pod_has_answered():
+    places = SilentPlaces()
+    places.update(with_pod(1, at=NOW))
+    places.update(with_pod(2, at=NOW + 30, is_heard=True))
+    assert not places.update(with_pod(2, at=NOW + 100)).avoided

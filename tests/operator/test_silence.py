@@ -16,6 +16,7 @@ from tests.operator.stages import Stage, staged
 from tests.operator.test_misfortunes import LONG, condition, runs, told
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace
+from tests.sidecar.drivers import find_children, read_proc
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -45,8 +46,11 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def send(stage: Stage, number: signal.Signals, jobs: Iterable[str]) -> None:
+    """Signal the processes of SideCars that answer; each is a child of the first process of its container."""
     for job in jobs:
-        os.kill(stage.kubelets.pids()[PODS[job]], number)
+        for child in find_children(stage.kubelets.pids()[PODS[job]]):
+            if b"dlsidecar" in read_proc(child, "cmdline"):
+                os.kill(child, number)
 
 
 def wait_aside(stage: Stage, jobs: Iterable[str], *, status: str, reason: str) -> None:

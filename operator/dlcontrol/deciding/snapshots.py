@@ -37,6 +37,7 @@ from dlcore.model import (
 )
 from dlcore.placement import largest
 from dlcore.placement.limits import NamespaceLimits, namespace_of
+from dlcore.placement.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import fitting
 from dlcore.profiles import Costs, JobType, Profile
@@ -138,7 +139,7 @@ def _state_of(
         # A hanging job keeps its speed, so its estimate would soon approach the end.
         at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
     counted = max(status.counted_at, status.decided_at)
-    predicted, needs = forecasts.get(entry.job.id), scene.needs.get(entry.job.id)
+    predicted, needs = forecasts.get(entry.job.id), _needs_of(scene, entry.job.id)
     # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     return JobState(
@@ -163,6 +164,16 @@ def _state_of(
         risked_from=risked_from(entry.job, status),
         keeps_first=keeps_first(entry.job, status, now=scene.now),
     )
+
+
+def _needs_of(scene: Scene, job: JobId) -> Needs | None:
+    """Return the needs of a job's pods, without the nodes on which its last pods never answered."""
+    needs, avoided = scene.needs.get(job), scene.avoided.get(job)
+    if needs is None or not avoided:
+        return needs
+    allowed = needs.nodes if needs.nodes is not None else frozenset(scene.nodes)
+    because = ("where its last SideCars never answered", len(allowed & avoided))
+    return Needs(needs.amounts, allowed - avoided, (*needs.refusals, because))
 
 
 def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:

@@ -18,12 +18,16 @@ from dataclasses import replace
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.scene import Scene
+from dlcontrol.situation.status import Booking
 from dlcore.model import JobId, NodeName
 
 log = logging.getLogger(__name__)
 
 RENEWAL_S = 300.0
 """The further time for a SideCar that only waits for its new certificate; a kubelet updates Secrets once a minute."""
+
+AVOID_S = 300.0
+"""How long a job avoids a node on which two of its pods in a row never answered."""
 
 FEW = 2
 SHARE = 0.2
@@ -99,6 +103,36 @@ class Breaker:
             )
         else:
             log.warning("%d of %d SideCars answer: jobs are decided about again", met - silent, met)
+
+
+class SilentPlaces:
+    """The nodes on which pods of a job were ended one after the other for their silence; one for a controller's life.
+
+    Another pod there would most probably be as silent, whatever the reason is.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[JobId, NodeName], dict[Booking, float]] = {}
+
+    def update(self, scene: Scene) -> Scene:
+        """Return the scene with the nodes that each job avoids."""
+        for job_pods in scene.job_pods.values():
+            for job_pod in job_pods.values():
+                if job_pod.contact.reachable:
+                    self._ends.pop(job_pod.key, None)
+                elif must_end(job_pod, scene):
+                    self._ends.setdefault(job_pod.key, {}).setdefault(job_pod.booking, scene.now)
+        lately = scene.now - AVOID_S
+        self._ends = {
+            place: late
+            for place, ends in self._ends.items()
+            if (late := {pod: at for pod, at in ends.items() if at > lately - AVOID_S})
+        }
+        avoided: dict[JobId, frozenset[NodeName]] = {}
+        for (job, node), ends in self._ends.items():
+            if len(ends) > 1 and max(ends.values()) > lately:
+                avoided[job] = avoided.get(job, frozenset()) | {node}
+        return replace(scene, avoided=avoided) if avoided else scene
 
 
 def _has_answered(scene: Scene, job_pod: JobPod) -> bool:

@@ -107,6 +107,8 @@ class Scene:
     does so still."""
     unreached: frozenset[NodeName] = frozenset()
     """While it does, the nodes without a SideCar that answers."""
+    avoided: Mapping[JobId, frozenset[NodeName]] = field(default_factory=dict)
+    """The nodes on which the last pods of a job never answered."""
     obey_seconds: float = 300.0
     """How long a responsive SideCar may take to obey a command, beyond its checkpoint and grace."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
