@@ -44,7 +44,7 @@ def cut(government: Government, nodes: Iterable[NodeName]) -> None:
 
 def node_of(government: Government, job: JobId) -> NodeName:
     (node,) = status(government, job).placement.nodes
-    return node
+    return NodeName(node)
 
 
 def removed(government: Government) -> set[str]:
