@@ -24,8 +24,8 @@ STEPS = 200
 @contextmanager
 def cut(address: str = "") -> Iterator[None]:
     """Drop what operators send to the SideCars, or to the one at an address."""
-    rule = ["OUTPUT", "--protocol=tcp", f"--dport={SIDECAR_PORT}", "--jump=DROP"]
-    rule += [f"--destination={address}"] if address else []
+    rule = ["OUTPUT", "--protocol", "tcp", "--dport", str(SIDECAR_PORT), "--jump", "DROP"]
+    rule += ["--destination", address] if address else []
     rooms = [f"--target={pid}" for pid in find_processes(IN_A_CONTAINER)]
     assert rooms
     try:
