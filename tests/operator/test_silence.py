@@ -98,6 +98,6 @@ def test_an_annotation_of_the_namespace_holds_its_jobs_at_once(stage: Stage, ann
     stage.submit(name, iterations=LONG, gpus={"options": [1]})
     wait_aside(stage, [name], status="True", reason="OnHold")
     assert "(an upgrade)" in stage.status(name)["message"]
-    assert "allocation" not in stage.status(name)
+    assert stage.status(name)["allocation"]["gpus"] == 0
     annotate(None)
     stage.wait(lambda: runs(stage, name, f"{name}-1"))
