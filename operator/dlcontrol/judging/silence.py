@@ -64,7 +64,7 @@ class Breaker:
         """While it is tripped, the jobs with a silent SideCar."""
 
     def update(self, scene: Scene) -> Scene:
-        """Return the scene with what the controller makes of the silence in it."""
+        """Return the scene with the time until which the controller suspected itself."""
         up = [
             job_pod
             for job_pods in scene.job_pods.values()
@@ -108,7 +108,7 @@ class Breaker:
 class SilentPlaces:
     """The nodes on which pods of a job were ended one after the other for their silence; one for a controller's life.
 
-    Another pod there would most probably be as silent, whatever the reason is.
+    Another pod there would most probably be silent for the same reason.
     """
 
     def __init__(self) -> None:

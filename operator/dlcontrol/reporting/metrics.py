@@ -62,7 +62,7 @@ class Metrics:
         self._silent = self._gauge("dljob_sidecars", "SideCars, by whether they answer", "state")
         self._breaker = self._gauge(
             "dljob_breaker_tripped",
-            "1 while so many SideCars are silent at once that none of their pods is ended",
+            "1 while too many SideCars are silent at once, so that none of their pods is ended",
         )
         self._polls = Counter(
             "dljob_sidecar_polls_total", "Long polls of SideCars", registry=self._registry
