@@ -76,7 +76,7 @@ class Name(NamedTuple):
 
 
 def holds_of(namespace: Mapping[str, Any], home: str) -> dict[str, str]:
-    """Return what the annotations of a namespace hold, with the reasons; ``home`` is that of the operator."""
+    """Return the holds in the annotations of a namespace, with the reasons; ``home`` is the operator's namespace."""
     metadata = namespace["metadata"]
     annotations, name = metadata.get("annotations") or {}, metadata["name"]
     held = {HOLD: name, **({HOLD_ALL: ALL} if name == home else {})}
