@@ -181,7 +181,7 @@ def find_held(entries: Mapping[JobId, Entry], holds: Mapping[str, str]) -> dict[
             jobs = "all jobs" if whose == ANY else f"the jobs of namespace {namespace}"
             why = f" ({holds[whose][:LONGEST_REASON]})" if holds[whose] else ""
             held[job] = (
-                f"an administrator holds {jobs}{why}: it keeps the GPUs that it has until the hold is released"
+                f"an administrator holds {jobs}{why}: nothing is decided about it until the release"
             )
     return held
 
