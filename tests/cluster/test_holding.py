@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from dlkube import names
-from tests.cluster.clusters import HOME
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.nodes
 
 def test_a_job_on_hold_starts_after_the_release(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
-    places = ((view.namespace, names.HOLD), (HOME, names.HOLD_ALL))
+    places = ((view.namespace, names.HOLD), (names.HOME, names.HOLD_ALL))
     for number, (namespace, annotation) in enumerate(places):
         job = f"held-{number}"
         view.cluster.kubectl("annotate", "namespace", namespace, f"{annotation}=an upgrade")
