@@ -17,7 +17,7 @@ pytestmark = pytest.mark.nodes
 JOBS = [f"p{number}" for number in range(1, 5)]
 IN_A_CONTAINER = "\0dloperator\0--config=/etc/"
 """Part of the command of an operator that the chart has installed."""
-STEPS = 200
+STEPS = 100
 """Each training goes this much further while the operator suspects itself."""
 
 
