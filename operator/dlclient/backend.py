@@ -190,6 +190,15 @@ class Backend(Protocol):
     def uncordon(self, node: str, gpu: int) -> Json:
         """Put the GPU back into service."""
 
+    def list_holds(self) -> dict[str, str]:
+        """Return the namespaces whose jobs are on hold, with the reasons; ``*``: all."""
+
+    def hold(self, namespace: str, reason: str) -> None:
+        """Let nothing be decided about the jobs of a namespace, or about all (``*``)."""
+
+    def release(self, namespace: str) -> bool:
+        """End a hold; return False if there was none."""
+
     def list_settings(self) -> list[Json]:
         """List the settings of the controller with their origins."""
 

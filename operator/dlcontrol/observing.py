@@ -10,12 +10,13 @@ from dlcontrol.gpus.faults import GpuFaults
 from dlcontrol.gpus.occupancy import Occupancy
 from dlcontrol.gpus.uuids import GpuUuids
 from dlcontrol.gpus.visibility import MissingGpus
+from dlcontrol.judging.silence import Breaker, SilentPlaces
 from dlcontrol.judging.trust.distrusting import DistrustedPods
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.dialer import Contacts
 from dlcontrol.situation.job_pods import JobPods
 from dlcontrol.situation.ports import Entry, Observation, Platform, Pod, PodKey
-from dlcontrol.situation.quarantine import Quarantine
+from dlcontrol.situation.quarantine import Quarantine, find_held
 from dlcontrol.situation.scene import SILENT_S, Scene
 from dlcontrol.situation.sent import Sent
 from dlcore.model import GpuRef, JobId
@@ -56,6 +57,8 @@ class Observer:
         self._clock = clock
         self._distrusted = DistrustedPods(platform, epoch, may_rise=options.may_rise)
         self._job_pods = JobPods(contacts, sent)
+        self._breaker = Breaker()
+        self._silent_places = SilentPlaces()
         self._began_at = clock()
 
     def reinstate(self, gpu: GpuRef) -> bool:
@@ -83,7 +86,9 @@ class Observer:
         if not self.has_met_all and self._have_all_answered(scene):
             self._distrusted.rise()
             self._distrusted.end_meeting()
-        return scene
+        scene = self._breaker.update(scene)
+        self._quarantine.unheard = self._breaker.unheard
+        return self._silent_places.update(scene)
 
     def _see(self, observation: Observation) -> Scene:
         now = self._clock()
@@ -98,6 +103,7 @@ class Observer:
         self._contacts.follow(entries, addresses, now=now)
         self._sent.keep(entries)
         self._quarantine.unwritable.update(entries, now)
+        self._quarantine.held = find_held(entries, observation.holds)
         return Scene(
             now=now,
             epoch=self._epoch,

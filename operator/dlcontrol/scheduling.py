@@ -157,7 +157,9 @@ class Scheduler:
             for job, entry in scene.entries.items()
             if snapshots.is_schedulable(scene, entry)
         )
-        return jobs, tuple(scene.nodes.values()), snapshots.find_unproven(scene).keys()
+        aside = self._quarantine.unheard, self._quarantine.held.keys()
+        unproven = snapshots.find_unproven(scene).keys()
+        return jobs, tuple(scene.nodes.values()), unproven, aside
 
     def decide(self, scene: Scene) -> Decision:
         """Ask the policy for a plan; set aside only the jobs without a sound plan."""
@@ -185,6 +187,7 @@ class Scheduler:
                 self._last.policy_state = plan.policy_state
                 self._last.worths = plan.worths
                 self._learning.keep_policy_state(name, plan.policy_state)
+                plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
                 statuses = snapshots.statuses_of(
                     plan, snapshot, scene=scene, policy=self._options.policy

@@ -101,6 +101,7 @@ VERBS = {
     "GPUs and the controller": {
         "top": Verb("verbs.watching.top", "Watch GPUs and jobs, live."),
         "gpu": Verb("verbs.server.gpu", "List GPUs, cordon and uncordon them."),
+        "hold": Verb("verbs.server.hold", "Let nothing be decided about jobs, or release them."),
         "up": Verb("verbs.server.up", "Run jobs on this machine."),
         "down": Verb("verbs.server.down", "End the dljob up of this machine; jobs go on training."),
         "config": Verb(

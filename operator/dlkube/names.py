@@ -29,6 +29,13 @@ LOSS: Final = "dljob.io/lost-if-stopped-seconds"
 NODE_ANNOTATION: Final = "dljob.io/node"
 """On a placeholder pod: the node whose GPUs it holds."""
 
+ALL: Final = "*"
+"""Means all namespaces."""
+HOLD: Final = "dljob.io/hold"
+"""On a namespace: an administrator holds its jobs; the value is the reason."""
+HOLD_ALL: Final = "dljob.io/hold-all"
+"""On the namespace of the operator: an administrator holds all jobs."""
+
 ENDING: Final = "dljob.io/ending"
 """Key of a taint: the cloud announces the end of the machine; the value is the event."""
 
@@ -66,6 +73,15 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def holds_of(namespace: Mapping[str, Any], home: str) -> dict[str, str]:
+    """Return the holds in the annotations of a namespace, with the reasons; ``home`` is the operator's namespace."""
+    metadata = namespace["metadata"]
+    annotations, name = metadata.get("annotations") or {}, metadata["name"]
+    held = {HOLD: name, **({HOLD_ALL: ALL} if name == home else {})}
+    said = {whose: annotations.get(each, "false") for each, whose in held.items()}
+    return {whose: "" if why == "true" else why for whose, why in said.items() if why != "false"}
 
 
 def sidecar_name(uid: str) -> str:

@@ -36,6 +36,7 @@ class Resource:
 DLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 PODS: Final = Resource("", "v1", "pods", "Pod")
 SERVICES: Final = Resource("", "v1", "services", "Service")
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace")
 NODES: Final = Resource("", "v1", "nodes", "Node")
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume")

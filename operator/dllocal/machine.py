@@ -53,7 +53,8 @@ class Machine:
         entries = self._registry.entries
         with self._keeping():
             nodes = self._usable_nodes(entries.values())
-            return Observation(entries, nodes, self._pods.read(entries.values()))
+            pods = self._pods.read(entries.values())
+            return Observation(entries, nodes, pods, holds=self._registry.holds)
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         with self._keeping():

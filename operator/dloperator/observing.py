@@ -162,4 +162,9 @@ class Observer:
             self._booked.read(self.entries),
             self._room.needs,
             {NodeName(name): machine for name, machine in self._nodes.machines.items()},
+            {
+                name: why
+                for namespace in self._mirrors.held.objects.values()
+                for name, why in namespace["holds"].items()
+            },
         )

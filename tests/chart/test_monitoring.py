@@ -125,6 +125,7 @@ HEALTHY = """load 1m
   dljob_sidecars{state="answers"} 3x180
   dljob_sidecars{state="silent"} 0x180
   dljob_sidecars{state="pending"} 0x180
+  dljob_breaker_tripped 0x180
   dljob_store_connected 1x180
   dljob_store_dropped 0x180
   dljob_cycle_seconds_count{decided="yes"} 0+4x180
@@ -171,6 +172,7 @@ ILL = {
     "DLJobDoesNotDecide": but('dljob_cycle_seconds_count{decided="yes"} 7x180'),
     "DLJobDecidesSlowly": but('dljob_cycle_seconds_bucket{decided="yes", le="0.1"} 0x180'),
     "DLJobPlanRefused": but('dljob_broken_laws_total{law="room-for-pods"} 0x160 1x20'),
+    "DLJobSuspectsItself": but("dljob_breaker_tripped 1x180"),
     "DLJobSideCarsSilent": but('dljob_sidecars{state="silent"} 2x180'),
     "DLJobSideCarsFail": but("dljob_sidecar_failures_total 0+20x180"),
     "DLJobPodsDoNotStart": but('dljob_sidecars{state="pending"} 0x145 1x35'),

@@ -161,6 +161,8 @@ class World:
         """
         self.knowers: list[Callable[[PlayedPod, Container], bool]] = []
         """Ask each controller whether it has heard all that a SideCar says, and is free to judge it."""
+        self.holds: dict[str, str] = {}
+        """The namespaces that an administrator holds, and why."""
         self.unkept: dict[JobId, str] = {}
         """Jobs whose status is not taken, and why."""
         self._events: list[tuple[float, int, Callable[[], object]]] = []
@@ -390,6 +392,7 @@ class PlayedPlatform:
                 for job, entry in world.entries.items()
                 for booking in entry.status.pods
             },
+            holds=dict(world.holds),
         )
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:

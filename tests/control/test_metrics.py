@@ -47,6 +47,14 @@ def test_who_uses_a_gpu_no_longer_is_not_told_to():
     assert samples(metrics, "dljob_gpu_in_use") == {}
 
 
+def test_a_controller_that_suspects_itself_says_so():
+    scene, metrics = make_scene(), Metrics()
+    metrics.show(replace(scene, suspected_until=scene.now))
+    assert samples(metrics, "dljob_breaker_tripped") == {(): 1.0}
+    metrics.show(replace(scene, suspected_until=scene.now - 1.0))
+    assert samples(metrics, "dljob_breaker_tripped") == {(): 0.0}
+
+
 def test_waits_are_counted_by_namespace_and_outcome():
     metrics = Metrics()
     metrics.waited(JobId("lab/a"), seconds=30.0, outcome="started")

@@ -447,6 +447,24 @@ def test_gpus_are_listed_taken_out_and_given_back(busy):
     )
 
 
+def test_jobs_are_held_and_released(busy):
+    assert busy("hold", "--all", "--reason", "an upgrade").stdout == "all jobs: on hold\n"
+    assert busy("hold", "lab").stdout == "the jobs of lab: on hold\n"
+    assert table(busy("hold").stdout) == [
+        {"NAMESPACE": "*", "REASON": "an upgrade"},
+        {"NAMESPACE": "lab", "REASON": "-"},
+    ]
+    assert busy("hold", "--all", "--release").stdout == "all jobs: released\n"
+    assert busy("hold", "--all", "--release").stdout == "all jobs: not on hold\n"
+    wrong = busy("hold", "No_Namespace")
+    assert (wrong.status, wrong.stderr) == (
+        1,
+        "dljob: No_Namespace: is no name of a namespace; * means all jobs\n",
+    )
+    for words in (("--all", "lab"), ("--release",)):
+        assert "name namespaces, or give --all" in busy("hold", *words).stderr
+
+
 def test_what_is_no_gpu_is_wrong_usage(dljob, tmp_path):
     for gpu in ("n1", "n1/", "/3", "n1/x", "n1/-1", "n1/99999999"):
         result = dljob("gpu", "cordon", gpu, "--state", tmp_path)

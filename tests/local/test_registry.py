@@ -65,6 +65,19 @@ def test_a_spec_that_cannot_be_read_is_that_jobs_trouble_alone(path):
         assert list(registry.entries) == [FINE]
 
 
+def test_a_hold_is_in_the_list_until_it_is_released(path):
+    with closing(Registry.open(path)) as registry:
+        registry.hold("team", "the storage is full")
+        registry.hold("*", "")
+        registry.cordon("n1", 0, "hot")
+    with closing(Registry.open(path)) as registry:
+        assert registry.holds == {"team": "the storage is full", "*": ""}
+        assert registry.cordons() == {("n1", 0): "hot"}
+        registry.hold("team", None)
+    with closing(Registry.open(path)) as registry:
+        assert registry.holds == {"*": ""}
+
+
 def test_an_unreadable_status_ends_the_start(path):
     write(path, "status", '{"phase": "Dreaming"}', FINE)
     with pytest.raises(StateError, match="the recorded status of job team/fine cannot be read"):

@@ -185,6 +185,8 @@ def test_what_is_of_another_or_of_all_is_refused_with_the_reason(place):
         (("exec", theirs, "--", "true"), owner),
         (("gpu", "cordon", f"{node}/0"), "needs root"),
         (("config", "show"), "needs root"),
+        (("hold", "--all"), "needs root"),
+        (("hold", "--release", place.bob.name), "needs root"),
     ):
         refused = place.bob(*words)
         assert refused.status != 0, words

@@ -68,6 +68,21 @@ def test_a_log_that_cannot_be_opened_is_the_reason_why_a_job_does_not_start(root
         assert up.end() == 0
 
 
+@pytest.mark.story
+def test_a_held_job_starts_after_the_release(root):
+    with going(root / "state", "--virtual-gpus", 1) as up:
+        assert up("hold", "--all", "--reason", "an upgrade").status == 0
+        document = job("held", root, "echo step 1")
+        [notice] = up.backend.create_jobs([document], dry_run=True).notices
+        assert notice.startswith("held waits: an administrator holds all jobs (an upgrade)")
+        up.submit(document)
+        up.until(lambda: "OnHold" in up("describe", "held").stdout)
+        assert "an administrator holds all jobs (an upgrade)" in up("why", "held").stdout
+        assert up("hold", "--all", "--release").status == 0
+        up.until_phase("held", "Completed")
+        assert up.end() == 0
+
+
 def test_a_job_whose_spec_cannot_be_read_any_more_trains_on_until_it_is_cancelled(root):
     state = root / "state"
     with going(state, "--virtual-gpus", 2) as first:

@@ -34,8 +34,9 @@ from dlclient.cluster.refusals import FORBIDDEN
 from dlclient.cluster.watching import Watcher
 from dlclient.jobviews import JobView
 from dlcore.documents.jobnames import full_name, manager_of
+from dlkube import names
 from dlkube.client import ApiServer, Rejected
-from dlkube.resources import DLJOBS, EVENTS, NODES
+from dlkube.resources import DLJOBS, EVENTS, NAMESPACES, NODES
 
 if TYPE_CHECKING:
     from dlcore.profiles import Profile
@@ -279,6 +280,28 @@ class ClusterBackend:
                 f"{node}/{gpu} stays out of service, as the operator reported last: {other}"
             )
         return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
+
+    def list_holds(self) -> dict[str, str]:
+        home = self._operator.namespace
+        found = self._asker.ask(lambda api: api.list(NAMESPACES)).items
+        return {name: why for each in found for name, why in names.holds_of(each, home).items()}
+
+    def hold(self, namespace: str, reason: str) -> None:
+        self._annotate(namespace, reason)
+
+    def release(self, namespace: str) -> bool:
+        was_held = namespace in self.list_holds()
+        self._annotate(namespace, None)
+        return was_held
+
+    def _annotate(self, namespace: str, hold: str | None) -> None:
+        is_all = namespace == names.ALL
+        name = self._operator.namespace if is_all else namespace
+        changes = {"metadata": {"annotations": {names.HOLD_ALL if is_all else names.HOLD: hold}}}
+        try:
+            self._asker.ask(lambda api: api.merge(NAMESPACES, name, changes=changes))
+        except NotThere as error:
+            raise NotThere(f"{name}: there is no such namespace") from error
 
     def list_settings(self) -> list[Json]:
         return self._operator.settings()

@@ -145,6 +145,16 @@ class LocalBackend:
     def uncordon(self, node: str, gpu: int) -> Json:
         return self._ask("DELETE", "nodes", node, "gpus", str(gpu), "cordon")
 
+    def list_holds(self) -> dict[str, str]:
+        holds: dict[str, str] = self._get("holds")["holds"]
+        return holds
+
+    def hold(self, namespace: str, reason: str) -> None:
+        self._ask("PUT", "holds", namespace, body={"reason": reason})
+
+    def release(self, namespace: str) -> bool:
+        return bool(self._ask("DELETE", "holds", namespace)["wasHeld"])
+
     def list_settings(self) -> list[Json]:
         return self._items("config")
 

@@ -51,7 +51,7 @@ def next_commands(scene: Scene, quarantine: Quarantine | None = None) -> list[Co
     jobs = JobsInScene(scene, quarantine)
     commands: list[Command] = []
     for job, entry in scene.entries.items():
-        if job in quarantine.unwritable.jobs and not _may_just_go(entry):
+        if job in quarantine.untouched and not _may_just_go(entry):
             continue
         try:
             commands += _commands_for(jobs, entry)
@@ -132,7 +132,7 @@ def _towards_goal(case: JobInScene, strangers: list[JobPod]) -> Iterator[Command
 def _remove_silent(case: JobInScene) -> Iterator[Command]:
     """End the pods whose SideCar was silent for too long, because their GPUs stay occupied otherwise."""
     for job_pod in case.present:
-        if must_end(job_pod, now=case.scene.now, lost_seconds=case.scene.lost_seconds):
+        if must_end(job_pod, case.scene):
             silent_for = case.scene.now - job_pod.contact.since
             because = f"its SideCar has not answered for {silent_for:.0f} s"
             yield Remove(job_pod.key, because, is_needed=True)

@@ -24,6 +24,7 @@ from dlcore.contract import Policy
 from dlcore.explaining import sentences as explaining
 from dlcore.lifecycle import Event
 from dlcore.model import (
+    Cause,
     CauseCode,
     Cluster,
     GpuRef,
@@ -34,7 +35,9 @@ from dlcore.model import (
     Phase,
     Snapshot,
 )
+from dlcore.placement import largest
 from dlcore.placement.limits import NamespaceLimits, namespace_of
+from dlcore.placement.needs import Needs
 from dlcore.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dlcore.predicting import fitting
 from dlcore.profiles import Costs, JobType, Profile
@@ -136,7 +139,7 @@ def _state_of(
         # A hanging job keeps its speed, so its estimate would soon approach the end.
         at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
     counted = max(status.counted_at, status.decided_at)
-    predicted, needs = forecasts.get(entry.job.id), scene.needs.get(entry.job.id)
+    predicted, needs = forecasts.get(entry.job.id), _needs_of(scene, entry.job.id)
     # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     return JobState(
@@ -170,6 +173,16 @@ def _is_anywhere(entry: Entry) -> bool:
     return checkpoint.shared or bool(checkpoint.ends_with_pod and not entry.status.pods)
 
 
+def _needs_of(scene: Scene, job: JobId) -> Needs | None:
+    """Return the needs of a job's pods, without the nodes on which its last pods never answered."""
+    needs, avoided = scene.needs.get(job), scene.avoided.get(job)
+    if needs is None or not avoided:
+        return needs
+    allowed = needs.nodes if needs.nodes is not None else frozenset(scene.nodes)
+    because = ("where its last SideCars never answered", len(allowed & avoided))
+    return Needs(needs.amounts, allowed - avoided, (*needs.refusals, because))
+
+
 def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
     """Return the nodes where the job has a pod to train in, and so needs no new one."""
     return tuple(
@@ -183,19 +196,27 @@ def _pods_at(scene: Scene, job: JobId) -> tuple[NodeName, ...]:
 
 
 def find_unproven(scene: Scene) -> dict[GpuRef, str]:
-    """Find GPUs that an unresponsive pod may hold and that are not assigned to its job."""
+    """Find GPUs that an unresponsive pod may hold and that are not assigned to its job, and those of nodes that
+    the controller does not reach."""
     silent = [
         job_pod
         for job_pods in scene.job_pods.values()
         for job_pod in job_pods.values()
         if not _answers(scene, job_pod)
     ]
-    return {
+    unproven = {
         ref: f"job {job_pod.key.job} may still use it, and its SideCar does not answer"
         for job_pod in silent
         for ref in scene.may_hold(job_pod)
         if scene.claims.get(ref) != job_pod.key.job
     }
+    unreached = {
+        ref: "too many SideCars are silent at once, and none on its node answers"
+        for node in scene.unreached
+        for ref in (GpuRef(node, gpu.index) for gpu in scene.nodes[node].gpus)
+        if ref not in scene.claims
+    }
+    return unreached | unproven
 
 
 def _answers(scene: Scene, job_pod: JobPod) -> bool:
@@ -205,10 +226,28 @@ def _answers(scene: Scene, job_pod: JobPod) -> bool:
         return True
     # A pod that was lost with its node and has come back may continue on its GPUs.
     is_decided = scene.entries[job_pod.key.job].status.placement is not None
-    return (is_decided or job_pod.is_known) and scene.now - job_pod.contact.since < SILENT_S
+    return (is_decided or job_pod.is_known) and scene.now - scene.silent_since(job_pod) < SILENT_S
 
 
 # --- from a plan to statuses --------------------------------------------------------------
+
+
+def correct_waits(plan: Plan, snapshot: Snapshot, *, scene: Scene) -> Plan:
+    """Let jobs wait for room that are too large only without the GPUs of jobs that are set aside or silent."""
+    lacking = [s.job for s in plan.steps if isinstance(s, Wait) and s.cause.code in _TOO_LARGE]
+    if not lacking:
+        return plan
+    cluster = Cluster(scene.nodes.values())
+    states = _select(snapshot, lacking)
+    waits = {
+        job: Wait(job, Cause(CauseCode.NO_ROOM, gpus=state.least))
+        for job, state in states.items()
+        if state.least <= largest.largest_possible(state, cluster)
+    }
+    return replace(plan, steps=tuple(waits.get(step.job, step) for step in plan.steps))
+
+
+_TOO_LARGE = frozenset({CauseCode.TOO_LARGE, CauseCode.POD_FITS_NOWHERE})
 
 
 def statuses_of(

@@ -86,7 +86,7 @@ def judge(
     starting.keep(scene.entries)
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
-        if job in quarantine.unwritable.jobs:
+        if job in quarantine.untouched:
             continue
         expected = (forecasts or {}).get(job)
         iterations = expected.iterations if expected is not None else None

@@ -60,6 +60,10 @@ class Metrics:
         self._speed = self._gauge("dljob_job_iterations_per_second", "Speed of training", "job")
         self._reshapes = self._gauge("dljob_job_reshapes", "Changes of its GPUs so far", "job")
         self._silent = self._gauge("dljob_sidecars", "SideCars, by whether they answer", "state")
+        self._breaker = self._gauge(
+            "dljob_breaker_tripped",
+            "1 while too many SideCars are silent at once, so that none of their pods is ended",
+        )
         self._polls = Counter(
             "dljob_sidecar_polls_total", "Long polls of SideCars", registry=self._registry
         )
@@ -140,6 +144,7 @@ class Metrics:
         self._show_gpus(scene)
         for state, count in _count_sidecars(scene).items():
             self._silent.labels(state).set(count)
+        self._breaker.set(scene.is_suspicious)
 
     def _show_jobs(self, scene: Scene) -> None:
         for metrics in (self._progress, self._speed, self._reshapes):

@@ -104,9 +104,14 @@ class Entry:
     """Counts the changes of its spec."""
 
     @property
+    def is_over(self) -> bool:
+        """The job has ended or was cancelled."""
+        return self.status.is_final or self.cancelled
+
+    @property
     def is_wanted_gone(self) -> bool:
         """The job is over, cancelled or suspended, so nothing of it trains."""
-        return self.status.is_final or self.cancelled or self.job.suspend
+        return self.is_over or self.job.suspend
 
     @property
     def may_come_back(self) -> bool:
@@ -139,6 +144,8 @@ class Observation:
     """The needs of a job's pods in addition to GPUs, where they are known."""
     machines: Mapping[NodeName, BootState] = field(default_factory=dict)
     """Further facts about nodes, where known."""
+    holds: Mapping[str, str] = field(default_factory=dict)
+    """The namespaces whose jobs an administrator holds, with the reasons; ``*``: all."""
 
 
 class PodOrder(NamedTuple):

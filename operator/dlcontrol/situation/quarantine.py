@@ -21,12 +21,20 @@ from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore.model import JobId
+from dlcore.placement.limits import ANY, namespace_of
 from dlcore.primitives.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT_S: Final = 15.0
 LONGEST_WAIT_S: Final = 300.0
+
+LONGEST_REASON: Final = 200
+
+UNHEARD: Final = (
+    "its SideCar is silent, and so are too many others at once: the fault is probably in the network between DLJob"
+    " and the pods, so DLJob leaves the job as it is until its SideCar answers"
+)
 
 
 class Unwritable:
@@ -83,11 +91,20 @@ class Quarantine:
         self._shown: dict[JobId, str] | None = None
         """The jobs with this condition; unknown before the first cycle and after a failed write."""
         self.unwritable = Unwritable()
+        self.unheard: frozenset[JobId] = frozenset()
+        """The jobs whose SideCars are silent together with too many others."""
+        self.held: Mapping[JobId, str] = {}
+        """The jobs that an administrator holds, with the message."""
+
+    @property
+    def untouched(self) -> frozenset[JobId]:
+        """The jobs that are not judged either, and get no command."""
+        return self.unwritable.jobs | self.unheard
 
     @property
     def jobs(self) -> frozenset[JobId]:
         """The jobs that no decision includes."""
-        return frozenset(self._faults) | self._broken.keys() | self.unwritable.jobs
+        return self.untouched.union(self._faults, self._broken, self.held)
 
     def add(self, job: JobId, error: Exception) -> None:
         """Set a job aside because of an error in code about this job alone."""
@@ -114,6 +131,11 @@ class Quarantine:
             if entry is None or entry.spec_generation != verdict.spec_generation:
                 del self._broken[job]
 
+    def _reason(self, job: JobId) -> str:
+        if job in self.unheard:
+            return "SideCarsSilent"
+        return "OnHold" if job in self.held else "NoSoundDecision"
+
     def statuses(self, scene: Scene, *, was_decided: bool) -> dict[JobId, Status]:
         """
         Return the statuses with a new condition: of jobs that are now set aside, and of readmitted ones.
@@ -125,6 +147,7 @@ class Quarantine:
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
+        present |= {**self.held, **dict.fromkeys(self.unheard, UNHEARD)}
         self._faults = {}
         before = self._shown
         for job in self.unwritable.jobs:
@@ -139,9 +162,28 @@ class Quarantine:
             entry = scene.entries.get(job)
             if entry is not None and before.get(job) != present.get(job):
                 statuses[job] = _say(
-                    entry.status, before.get(job), message=present.get(job), now=scene.now
+                    entry.status,
+                    before.get(job),
+                    message=present.get(job),
+                    reason=self._reason(job),
+                    now=scene.now,
                 )
         return statuses
+
+
+def find_held(entries: Mapping[JobId, Entry], holds: Mapping[str, str]) -> dict[JobId, str]:
+    """Return the jobs that an administrator holds, with the message; a job that ends or is suspended is not held."""
+    held: dict[JobId, str] = {}
+    for job, entry in entries.items() if holds else ():
+        namespace = namespace_of(job)
+        whose = namespace if namespace in holds else ANY
+        if whose in holds and not entry.is_wanted_gone:
+            jobs = "all jobs" if whose == ANY else f"the jobs of namespace {namespace}"
+            why = f" ({holds[whose][:LONGEST_REASON]})" if holds[whose] else ""
+            held[job] = (
+                f"an administrator holds {jobs}{why}: nothing is decided about it until the release"
+            )
+    return held
 
 
 def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
@@ -151,13 +193,15 @@ def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
             yield job, condition.message
 
 
-def _say(status: Status, before: str | None, *, message: str | None, now: float) -> Status:
+def _say(
+    status: Status, before: str | None, *, message: str | None, reason: str, now: float
+) -> Status:
     is_aside = message is not None
     message = message if message is not None else "it is scheduled again"
     condition = Condition(
         ConditionType.SET_ASIDE,
         status=is_aside,
-        reason="NoSoundDecision" if is_aside else "Sound",
+        reason=reason if is_aside else "Sound",
         message=message,
     )
     if is_aside or status.message == before:

@@ -10,6 +10,7 @@ silent now.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 from dlcontrol.situation.job_pods import JobPod, PodsByJob
 from dlcontrol.situation.ports import BootState, Entry, PodPhase
@@ -101,6 +102,13 @@ class Scene:
     """How long a new pod may take to make its spare interpreters ready."""
     lost_seconds: float = 60.0
     """How long a SideCar may be silent before the controller ends its pod."""
+    suspected_until: float = -inf
+    """Until when the controller suspected its own network, because many SideCars fell silent at once; now: it
+    does so still."""
+    unreached: frozenset[NodeName] = frozenset()
+    """While it does, the nodes without a SideCar that answers."""
+    avoided: Mapping[JobId, frozenset[NodeName]] = field(default_factory=dict)
+    """The nodes on which the last pods of a job never answered."""
     obey_seconds: float = 300.0
     """How long a responsive SideCar may take to obey a command, beyond its checkpoint and grace."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
@@ -109,6 +117,17 @@ class Scene:
     """The starts of jobs that this controller has commanded."""
     machines: Mapping[NodeName, BootState] = field(default_factory=dict)
     """Facts about nodes that do not concern their GPUs."""
+
+    @property
+    def is_suspicious(self) -> bool:
+        """The controller suspects its own network now."""
+        return self.suspected_until >= self.now
+
+    def silent_since(self, job_pod: JobPod) -> float:
+        """Return since when the silence of a SideCar counts: not while this controller suspected itself."""
+        since = job_pod.contact.since
+        is_over = self.entries[job_pod.key.job].is_over
+        return since if is_over else max(since, self.suspected_until)
 
     def pods_of(self, job: JobId) -> Mapping[NodeName, JobPod]:
         return self.job_pods.get(job, {})

@@ -170,6 +170,12 @@ class Mirrors:
         self.nodes: Mirror[NodeDocument] = Mirror(
             self._changed, is_news=is_more_than_a_heartbeat, trimmed=trim_node
         )
+        self.held: Mirror[Json] = Mirror(
+            self._changed,
+            is_news=lambda known, shown: known["holds"] != shown["holds"],
+            is_meant=lambda namespace: bool(namespace["holds"]),
+        )
+        """The namespaces whose annotations hold jobs."""
         self.others = OtherObjects()
         """The other users of the nodes."""
 

@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 import aiohttp
@@ -21,7 +22,7 @@ from dlkube import names
 from dlkube.access import Access, Connector
 from dlkube.client import ApiServer, NotFound, Rejected, Unreachable, iter_lines
 from dlkube.documents import Json, cut_depth, parse
-from dlkube.resources import DLJOBS, NODES, PODS, Resource
+from dlkube.resources import DLJOBS, NAMESPACES, NODES, PODS, Resource
 from dlkube.watches.mirror import Mirror, Mirrors
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,13 @@ def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
         Followed(DLJOBS, mirrors.jobs),
         Followed(PODS, mirrors.pods, labels=OURS, home=home),
         Followed(NODES, mirrors.nodes, is_in_namespaces=False),
+        Followed(NAMESPACES, mirrors.held, is_in_namespaces=False, keep=partial(_keep_holds, home)),
     )
+
+
+def _keep_holds(home: str, namespace: Json) -> Json:
+    metadata = {each: namespace["metadata"][each] for each in ("name", "resourceVersion")}
+    return {"metadata": metadata, "holds": names.holds_of(namespace, home)}
 
 
 class Watches:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dlcore.model import GpuRef, JobId, NodeName
 from dlcore.recording.narrowing import list_jobs, narrow
 from dlcore.recording.record import Record, encode
 from dllocal.api import showing
-from dllocal.api.access import Access
+from dllocal.api.access import NAMESPACE, Access
 from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds, wait_for_scene
 from dllocal.api.refusals import RefusedError
 from dllocal.api.submissions import read_body
@@ -30,6 +31,7 @@ OWN: Final = (
 )
 
 LONGEST_REASON = 500
+HELD = re.compile(rf"{NAMESPACE.pattern}|\*")
 MOST_EARLIER = 100
 
 
@@ -52,6 +54,9 @@ class MachineApi:
             web.get("/v1/record", self.show_record),
             web.put(gpu, self.cordon),
             web.delete(gpu, self.uncordon),
+            web.get("/v1/holds", self.list_holds),
+            web.put("/v1/holds/{namespace}", self.hold),
+            web.delete("/v1/holds/{namespace}", self.release),
             web.get("/metrics", self.metrics),
         ]
 
@@ -146,11 +151,7 @@ class MachineApi:
     async def cordon(self, request: web.Request) -> web.Response:
         """Take a GPU out of service. Its job keeps it until the next change."""
         node, gpu = await self._find(request)
-        reason = (await read_body(request)).get("reason") or "cordoned by hand"
-        if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
-            raise RefusedError(
-                400, f"reason: is not a string of at most {LONGEST_REASON} characters"
-            )
+        reason = await _read_reason(request) or "cordoned by hand"
         self._parts.registry.cordon(node, gpu, reason)
         self._parts.wake()
         return web.json_response({"node": node, "gpu": gpu, "reason": reason})
@@ -167,6 +168,26 @@ class MachineApi:
         self._parts.wake()
         return web.json_response({"node": node, "gpu": gpu, "wasCordoned": was})
 
+    async def list_holds(self, _request: web.Request) -> web.Response:
+        """List the namespaces whose jobs are on hold, with the reasons."""
+        return web.json_response({"holds": self._parts.registry.holds})
+
+    async def hold(self, request: web.Request) -> web.Response:
+        """Decide nothing about the jobs of a namespace, or about all (``*``)."""
+        namespace, reason = request.match_info["namespace"], await _read_reason(request)
+        if not HELD.fullmatch(namespace):
+            raise RefusedError(400, f"{namespace}: is no name of a namespace; * means all jobs")
+        self._parts.registry.hold(namespace, reason)
+        self._parts.wake()
+        return web.json_response({"namespace": namespace, "reason": reason})
+
+    async def release(self, request: web.Request) -> web.Response:
+        namespace = request.match_info["namespace"]
+        was_held = namespace in self._parts.registry.holds
+        self._parts.registry.hold(namespace, None)
+        self._parts.wake()
+        return web.json_response({"namespace": namespace, "wasHeld": was_held})
+
     async def _find(self, request: web.Request) -> tuple[NodeName, int]:
         node, text = NodeName(request.match_info["node"]), request.match_info["gpu"]
         scene, _, _ = await wait_for_scene(self._latest)
@@ -180,3 +201,10 @@ class MachineApi:
                 404, f"{node}/{text}: there is no such GPU; {node} has {', '.join(numbers)}"
             )
         return node, int(text)
+
+
+async def _read_reason(request: web.Request) -> str:
+    reason = (await read_body(request)).get("reason") or ""
+    if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
+        raise RefusedError(400, f"reason: is not a string of at most {LONGEST_REASON} characters")
+    return reason

@@ -20,6 +20,8 @@ Change = Mapping[Key, Value | None]
 """The cells that a transaction writes; ``None`` removes a cell."""
 
 EPOCH, READING = ("", "epoch"), ("", "reading")
+HOLD = "hold "
+"""The column of a hold begins with this word; the namespace follows."""
 
 
 class Content(NamedTuple):
@@ -45,6 +47,15 @@ class Content(NamedTuple):
             if not name and "/" in column
         }
         return {(node, int(gpu)): str(reason) for (node, _, gpu), reason in places.items()}
+
+    def holds(self) -> dict[str, str]:
+        """Return the reasons of holds, by namespace."""
+        columns = {column: reason for (name, column), reason in self.cells.items() if not name}
+        return {
+            column.removeprefix(HOLD): str(reason)
+            for column, reason in columns.items()
+            if column.startswith(HOLD)
+        }
 
 
 def leader(epoch: int, reading: Reading) -> Cells:

@@ -21,7 +21,7 @@ from dlcore.documents import jobfile
 from dlcore.model import Job, JobId, Phase
 from dllocal.environments import Origin
 from dllocal.folders import StateError
-from dllocal.jobs.cells import Content, Key, Value, cordon, job_cells
+from dllocal.jobs.cells import HOLD, Content, Key, Value, cordon, job_cells
 from dllocal.jobs.jobs_file import JobsFile
 from dllocal.jobs.listed_jobs import CANCELLED, CANCELLED_KEEPING, ListedJobs
 from dllocal.jobs.rows import lost_entry, read_rows, remove_row, write_row, write_status_text
@@ -36,6 +36,7 @@ class Registry:
         self._file = file
         self._jobs = ListedJobs(read_rows(content.cells), file.path)
         self._cordons = content.cordons()
+        self._holds = content.holds()
         self.was_there = content.epoch > 0
         """True if a list existed before this controller."""
         self.changes = self._jobs.changes
@@ -163,6 +164,19 @@ class Registry:
         self._cordons.pop((node, gpu), None)
         if reason:
             self._cordons[node, gpu] = reason
+
+    # --- jobs on hold
+
+    @property
+    def holds(self) -> Mapping[str, str]:
+        """The namespaces whose jobs are on hold, with the reasons; ``*``: all."""
+        return self._holds
+
+    def hold(self, namespace: str, reason: str | None) -> None:
+        """Hold the jobs of a namespace, or of all (``*``); ``None`` releases them."""
+        self._file.commit({("", HOLD + namespace): reason})
+        others = {name: why for name, why in self._holds.items() if name != namespace}
+        self._holds = others if reason is None else {**others, namespace: reason}
 
     # --- leadership
 

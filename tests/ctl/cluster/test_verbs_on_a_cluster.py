@@ -154,6 +154,20 @@ def test_every_gpu_is_listed_and_can_be_taken_out_and_given_back(scene, ada, ste
     assert unknown.stderr == "dljob: nope: there is no such node; dljob gpu list shows all nodes\n"
 
 
+def test_the_jobs_of_a_namespace_are_held_and_released(scene, ada):
+    namespace = scene.namespace
+    assert ada("hold", namespace, "--reason", "an upgrade").status == 0
+    try:
+        scene.stage.submit("patient", iterations=40, gpus={"options": [1]})
+        scene.stage.wait(lambda: "(an upgrade)" in ada("why", "patient").stdout)
+        assert {"NAMESPACE": namespace, "REASON": "an upgrade"} in table(ada("hold").stdout)
+    finally:
+        assert ada("hold", namespace, "--release").stdout == f"the jobs of {namespace}: released\n"
+    scene.stage.wait_for_phase("patient", "Completed")
+    unknown = ada("hold", "no-such-namespace")
+    assert unknown.stderr == "dljob: no-such-namespace: there is no such namespace\n"
+
+
 def test_the_settings_of_the_operator_are_shown(scene, ada):
     # They are written a moment after it leads.
     scene.stage.wait(lambda: ada("config", "show", env=home_of(scene.stage)).status == 0)

@@ -95,9 +95,13 @@ class Operator:
         return data
 
     def _read_config_map(self, name: str) -> Json:
-        namespace = os.environ.get(HOME_VARIABLE) or HOME
-        found: Json = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, namespace))
+        found: Json = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, self.namespace))
         return found
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the operator."""
+        return os.environ.get(HOME_VARIABLE) or HOME
 
     def about(self) -> Json:
         """Return the policy and the mechanism."""

@@ -13,11 +13,7 @@ from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber,
 
 def find_lost_pod(case: Case) -> Happening | None:
     """Find pods on which neither the platform nor the SideCar has reported for too long."""
-    lost = [
-        pod
-        for pod in case.job_pods
-        if is_lost(pod, now=case.now, lost_seconds=case.rules.lost_seconds)
-    ]
+    lost = [pod for pod in case.job_pods if is_lost(pod, case.scene)]
     if not lost or case.status.placement is None:
         return None
     status = case.broken_status() if len(case.started) > 1 else case.status
@@ -71,7 +67,7 @@ def _not_initialized(reason: str, message: str) -> Condition:
 def _is_late(case: Case, job_pod: JobPod) -> bool:
     if job_pod.has_ended or job_pod.contact.reachable or job_pod.pod.phase is PodPhase.LOST:
         return False
-    since = case.status.booked_at if job_pod.fresh else job_pod.contact.since
+    since = case.status.booked_at if job_pod.fresh else case.scene.silent_since(job_pod)
     return case.now - since > patience_with(job_pod.pod, case.rules)
 
 

@@ -11,6 +11,9 @@ from aiohttp import web
 
 from dlcontrol.acting.sidecar_options import has_own_folder
 from dlcontrol.judging import checkpoints
+from dlcontrol.situation.ports import Entry
+from dlcontrol.situation.quarantine import find_held
+from dlcontrol.situation.status import Status
 from dlcontrol.situation.status_documents import Json
 from dlcore.model import Job, JobId
 from dlcore.problems import Problem
@@ -78,6 +81,9 @@ class Intake:
             notice for each in taken_in for notice in trainers.notices_here(each.job, each.document)
         ]
         notices += filter(None, (checkpoints.notice_for(each.job) for each in taken_in))
+        entries = {each.job.id: Entry(each.job, 0, Status()) for each in taken_in}
+        held = find_held(entries, self._registry.holds)
+        notices += [f"{job} waits: {why}" for job, why in held.items()]
         may_see = self._access.may_see(request)
         living = [each for each in self._registry.entries.values() if may_see(each.job.id)]
         owners = {
