@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
-from dlwire.messages import Phase
+from dlwire.messages import Phase, State
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import INSTALLED, wait_for
 from tests.sidecar.sidecars import SideCar
@@ -45,6 +46,10 @@ def read_recipe(heading: str) -> str:
     return found[1]
 
 
+def has_reached(step: int, state: State) -> bool:
+    return state.progress.iteration > step
+
+
 @pytest.mark.processes
 @pytest.mark.frameworks
 @pytest.mark.timeout(900)
@@ -77,11 +82,7 @@ def test_keras_takes_no_step_twice_and_none_too_many(tmp_path, token):
             reached = sidecar.state().progress.iteration
             sidecar.run(generation, *gpus)
             # Not at the end of an epoch, where a start has nothing to begin again.
-            wait_for(
-                sidecar,
-                lambda s, least=reached: s.progress.iteration > least + STEPS_AN_EPOCH + 3,
-                "some steps",
-            )
+            wait_for(sidecar, partial(has_reached, reached + STEPS_AN_EPOCH + 3), "some steps")
         sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
         assert f"ended at {STEPS_AN_EPOCH * EPOCHS}\n" in sidecar.told()
     finally:
