@@ -117,6 +117,18 @@ def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
     stage.wait(lambda: stage.pods() == [])
 
 
+@pytest.mark.story
+def test_a_job_that_has_ended_can_be_deleted_when_no_operator_runs(stage: Stage):
+    operator = stage.start_operator()
+    stage.submit("done", iterations=40)
+    stage.wait_for_phase("done", "Completed")
+    stage.wait(lambda: "finalizers" not in stage.job("done")["metadata"])
+    assert stage.pods_of("done"), "its logs can still be read"
+    operator.stop()
+    stage.api.delete(stage.path("done"))
+    stage.wait(lambda: stage.is_gone("done"))
+
+
 def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage):
     """Where the API server holds new jobs itself, those are held, too."""
     jobs = {name: stage.make_job(name, iterations=10) for name in ("waits", "suspended", "refused")}
