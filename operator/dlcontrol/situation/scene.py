@@ -103,6 +103,8 @@ class Scene:
     """How long a SideCar may be silent before the controller ends its pod."""
     obey_seconds: float = 300.0
     """How long a responsive SideCar may take to obey a command, beyond its checkpoint and grace."""
+    ttl_seconds: float = 0.0
+    """After which time a finished job is removed that names no time itself; 0: never."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """The needs of a job's pods in addition to GPUs, where they are known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
