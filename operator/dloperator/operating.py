@@ -88,7 +88,7 @@ class Operator:
         )
         self._installation = ""
         """The ID that commands carry; known once the definition of DLJobs is read."""
-        self._metrics = Metrics()
+        self._metrics = Metrics(lambda: self._election.is_leading)
         self._complaint = "has not read the cluster yet"
         """The reason why the operator is not ready; a replica that waits to lead is ready."""
         plainly = None if place.metrics.protected else self._metrics.text
