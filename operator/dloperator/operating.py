@@ -29,6 +29,7 @@ from dloperator.jobs import definition_check
 from dloperator.jobs.entries import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
 from dloperator.nodes.other_pods import OtherPods
+from dloperator.reporting.learned_configmap import Learned
 from dlwire.endpoints import read_endpoint
 
 log = logging.getLogger(__name__)
@@ -254,6 +255,7 @@ class Operator:
             # The CA may have been replaced since we began to wait.
             authority = await certificates.open_authority(self._api, place.namespace)
             clock = await self._read_clock()
+            learned = await Learned.read(self._api, place.namespace)
         except (Rejected, Unreachable) as error:
             raise Fenced(f"cannot take over: {error}") from error
         candidate = Candidate(
@@ -270,7 +272,7 @@ class Operator:
             name = work.cluster.pods.controller_name
             certificates.write_own(authority, Path(folder), name=name)
             # In a thread, because opening a store may take long.
-            notebook = await asyncio.to_thread(open_memory, work)
+            notebook = await asyncio.to_thread(open_memory, work, learned)
             leading = Leading(
                 candidate,
                 work,

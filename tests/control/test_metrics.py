@@ -53,15 +53,16 @@ def test_who_uses_a_gpu_no_longer_is_not_told_to():
 
 def test_gpus_in_use_are_counted_by_namespace():
     metrics = Metrics()
-    both, run0 = {"n0": (0, 1)}, running(run(3, 0))
-    jobs = [("lab/a", both, run0), ("lab/b", {"n1": (0,)}, run0), ("x/c", {"n1": (1,)}, ready())]
+    trains = running(run(3, 0))
     metrics.show(
         make_scene(
-            *(cast(name, gpus, job_pods={next(iter(gpus)): pod}) for name, gpus, pod in jobs)
+            cast("lab/a", {"n0": (0,)}, job_pods={"n0": trains}),
+            cast("lab/b", {"n1": (0,)}, job_pods={"n1": trains}),
+            cast("x/c", {"n2": (0,)}, job_pods={"n2": trains}),
+            cast("y/d", {"n2": (1,)}, job_pods={"n2": ready()}, phase=Phase.INITIALIZED),
         )
     )
-    found = samples(metrics, "dljob_namespace_gpus_in_use")
-    assert found.keys() == {("lab",)}
+    assert samples(metrics, "dljob_namespace_gpus_in_use") == {("lab",): 2.0, ("x",): 1.0}
 
 
 def test_only_a_leader_says_that_it_leads():

@@ -28,7 +28,7 @@ from dlstore.notebook.notebook import NotebookState
 from dlstore.tables import GpuState
 
 # A counter that is read from a scene would say at each scrape that it was created just now.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0)
