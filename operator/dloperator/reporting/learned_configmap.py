@@ -12,7 +12,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dlcontrol.situation.scene import Scene
 from dlcore.documents.profilefile import parse_all, render_all
@@ -84,14 +84,14 @@ class LearnedConfigMap:
         ):
             return 0
         # In a thread, because thousands of jobs are in the state.
-        data = await asyncio.to_thread(self._pack, snapshot)
+        data = await asyncio.to_thread(self._render, snapshot)
         encoded = base64.b64encode(data).decode()
         if await self._writer.write(names.LEARNED, {"binaryData": {names.LEARNED_KEY: encoded}}):
             self._decisions, self._profiles = decisions, snapshot.profiles
             self._due_at = self._clock() + LONGEST_S
         return len(data)
 
-    def _pack(self, snapshot: Snapshot) -> bytes:
+    def _render(self, snapshot: Snapshot) -> bytes:
         profiles, state = render_all(snapshot.profiles.values()), snapshot.policy_state
         known = {"policy": self._policy, "state": state} if isinstance(state, dict) else {}
         packed = (_pack(each) for each in ({"profiles": profiles, **known}, {"profiles": profiles}))
@@ -144,7 +144,7 @@ class Learned:
             log.warning("what another version has learnt cannot be read: %s", error)
 
     @classmethod
-    async def read(cls, api: ApiServer, namespace: str) -> "Learned":
+    async def read(cls, api: ApiServer, namespace: str) -> Self:
         """Read the ConfigMap; raises :class:`Unreachable` or a passing :class:`Rejected`."""
         try:
             return cls(unpack(await api.get(CONFIGMAPS, names.LEARNED, namespace)))
