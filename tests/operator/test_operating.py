@@ -166,7 +166,9 @@ def test_what_was_learnt_outlives_the_store_of_a_leader(stage: Stage):
 
     def published() -> dict[str, Any]:
         found = stage.api.get(maps)["items"]
-        learned: Any = next((each for each in found if each["metadata"]["name"] == names.LEARNED), {})
+        learned: Any = next(
+            (each for each in found if each["metadata"]["name"] == names.LEARNED), {}
+        )
         content: dict[str, Any] = unpack(learned)
         return content if content.get("profiles", {}).get("items") else {}
 
