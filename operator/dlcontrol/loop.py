@@ -73,7 +73,8 @@ class Controller:
         self._pace = options.pace
         self._clock = clock
         self._quarantine = Quarantine()
-        sent, records, batch_size = Sent(), Records(platform), BatchSize(options.pace)
+        sent, batch_size = Sent(), BatchSize(options.pace)
+        records = Records(platform, seconds=options.pace.record_seconds)
         self.observer = Observer(
             platform,
             Contacts(dialer),

@@ -117,6 +117,7 @@ class Observer:
             warm_seconds=self._options.pace.warm_seconds,
             lost_seconds=self._options.rules.lost_seconds,
             obey_seconds=self._options.rules.obey_seconds,
+            ttl_seconds=self._options.rules.ttl_seconds_after_finished,
             begun=self._sent.begun,
             machines=observation.machines,
         )

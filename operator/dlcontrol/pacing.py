@@ -23,6 +23,9 @@ class Pace:
     """The longest that the loop waits for a burst to end."""
     look_seconds: float = 1.0
     """How often the loop checks progress, deadlines and timeouts."""
+    record_seconds: float = 0.0
+    """The shortest time after which the loop records a job of which only the progress and the GPU
+    time have changed; 0: whenever it counts them, which is about every 30 seconds."""
     stuck_seconds: float = 600.0
     """A cycle that does not end within this time hangs; the controller then gives up its lease, so
     that another one can lead."""

@@ -53,8 +53,9 @@ class GangMetrics:
             "dljob_gang_pods_held", "Pods with room kept for them", registry=self._registry
         )
         held.set_function(lambda: float(len(decider.held)))
-        looks = Gauge("dljob_gang_looks", "Decisions since the start", registry=self._registry)
-        looks.set_function(lambda: float(decider.decisions))
+        self._looks = Counter(
+            "dljob_gang_looks_total", "Decisions since the start", registry=self._registry
+        )
 
     def count_answer(self, *, admitted: bool) -> None:
         self._answers.labels("admitted" if admitted else "refused").inc()
@@ -63,6 +64,8 @@ class GangMetrics:
         found = Tally(each.verdict.standing for each in self._decider.standings.values())
         for standing in Standing:
             self._gangs.labels(standing.value).set(found[standing])
+        self._looks.reset()
+        self._looks.inc(self._decider.decisions)
         return generate_latest(self._registry)
 
 

@@ -38,13 +38,14 @@ from dloperator.pods.dry_runs import DryRuns
 from dloperator.podspecs.podsettings import GpuAccess
 from dloperator.reporting.expecting import Expectations
 from dloperator.reporting.gpu_configmap import GpuConfigMap
-from dloperator.reporting.learned_configmap import LearnedConfigMap
+from dloperator.reporting.learned_configmap import Learned, LearnedConfigMap
 from dloperator.reporting.losses import LossAnnotations
 from dloperator.reporting.operator_events import tell_of_store
 from dloperator.reporting.publishing import Publisher, Publishing
 from dloperator.reporting.settings_configmap import SettingsConfigMap, show_settings
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_notebook, open_store
+from dlstore.sqlite.store import SqliteStore
 from dlstore.store import Bounds
 
 log = logging.getLogger(__name__)
@@ -306,11 +307,14 @@ def _make_reservations(
     )
 
 
-def open_memory(work: Work) -> Notebook:
-    """Open the notebook; it may take seconds, so not on the event loop."""
-    return open_notebook(
-        open_store(
-            work.store, environment=os.environ, bounds=Bounds(days=work.options.record_days)
-        ),
-        work.options.costs,
+def open_memory(work: Work, learned: Learned) -> Notebook:
+    """Open the notebook with what the former leader has learnt; it may take seconds, so not on the event loop."""
+    store = open_store(
+        work.store, environment=os.environ, bounds=Bounds(days=work.options.record_days)
     )
+    if isinstance(store, SqliteStore):
+        # A server has it from the former leader itself.
+        learned.complete(store)
+    notebook = open_notebook(store, work.options.costs)
+    notebook.adopt(learned.profiles)
+    return notebook

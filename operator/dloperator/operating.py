@@ -29,6 +29,7 @@ from dloperator.jobs import definition_check
 from dloperator.jobs.entries import Specs
 from dloperator.leading import Candidate, Leading, Work, open_memory
 from dloperator.nodes.other_pods import OtherPods
+from dloperator.reporting.learned_configmap import Learned
 from dlwire.endpoints import read_endpoint
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class Operator:
         )
         self._installation = ""
         """The ID that commands carry; known once the definition of DLJobs is read."""
-        self._metrics = Metrics()
+        self._metrics = Metrics(lambda: self._election.is_leading)
         self._complaint = "has not read the cluster yet"
         """The reason why the operator is not ready; a replica that waits to lead is ready."""
         plainly = None if place.metrics.protected else self._metrics.text
@@ -254,6 +255,7 @@ class Operator:
             # The CA may have been replaced since we began to wait.
             authority = await certificates.open_authority(self._api, place.namespace)
             clock = await self._read_clock()
+            learned = await Learned.read(self._api, place.namespace)
         except (Rejected, Unreachable) as error:
             raise Fenced(f"cannot take over: {error}") from error
         candidate = Candidate(
@@ -270,7 +272,7 @@ class Operator:
             name = work.cluster.pods.controller_name
             certificates.write_own(authority, Path(folder), name=name)
             # In a thread, because opening a store may take long.
-            notebook = await asyncio.to_thread(open_memory, work)
+            notebook = await asyncio.to_thread(open_memory, work, learned)
             leading = Leading(
                 candidate,
                 work,

@@ -30,7 +30,9 @@ class OperatorSettings(Settings):
     """The address of /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     """The access to metrics."""
-    pace: Pace = field(default_factory=lambda: Pace(most_steps=256, trailing_launches=32))
+    pace: Pace = field(
+        default_factory=lambda: Pace(most_steps=256, trailing_launches=32, record_seconds=600.0)
+    )
     """How often the loop runs a cycle and decides."""
     pods: PodSettings = field(default_factory=PodSettings)
     """How the operator builds the pods of jobs."""

@@ -58,7 +58,7 @@ def registered() -> set[str]:
 
 LABELS = {
     ("dljob_jobs", "phase"): {each.value for each in Phase},
-    ("dljob_gpus", "state"): {each.value for each in GpuState},
+    ("dljob_gpus", "state"): {each.value.replace(" ", "-") for each in GpuState},
     ("dljob_sidecars", "state"): {"answers", "silent", "pending"},
     ("dljob_job_wait_seconds_bucket", "outcome"): {"started", "cancelled", "failed"},
     ("dljob_gangs", "standing"): {each.value for each in Standing},
@@ -104,7 +104,9 @@ def test_prometheus_takes_the_rules(tmp_path):
     ran = run_promql("check", *FILES)
     assert (ran.returncode, ran.stderr) == (0, "")
     broken = tmp_path / "broken.yaml"
-    broken.write_text(FILES[0].read_text().replace("absent(dljob_jobs)", "absent(dljob_jobs"))
+    broken.write_text(
+        FILES[0].read_text().replace("absent(dljob_leader == 1)", "absent(dljob_leader == 1")
+    )
     assert "could not parse expression" in run_promql("check", broken).stderr
 
 
@@ -116,10 +118,12 @@ def test_prometheus_takes_what_the_dashboard_asks():
 # --- what the alerts say ----------------------------------------------------------------------
 
 HEALTHY = """load 1m
+  dljob_leader{pod="a"} 1x180
+  dljob_leader{pod="b"} 0x180
   dljob_jobs{phase="Running"} 3x180
   dljob_jobs{phase="Queued"} 2x180
   dljob_jobs{phase="Failed"} 1x180
-  dljob_gpus{node="a", state="in use"} 8x180
+  dljob_gpus{node="a", state="in-use"} 8x180
   dljob_gpus{node="a", state="free"} 0x180
   dljob_gpus{node="a", state="unavailable"} 0x180
   dljob_sidecars{state="answers"} 3x180
@@ -127,7 +131,7 @@ HEALTHY = """load 1m
   dljob_sidecars{state="pending"} 0x180
   dljob_breaker_tripped 0x180
   dljob_store_connected 1x180
-  dljob_store_dropped 0x180
+  dljob_store_dropped_total 0x180
   dljob_cycle_seconds_count{decided="yes"} 0+4x180
   dljob_cycle_seconds_bucket{decided="yes", le="0.1"} 0+4x180
   dljob_cycle_seconds_bucket{decided="yes", le="10"} 0+4x180
@@ -167,8 +171,8 @@ def but(*lines: str) -> str:
 
 
 ILL = {
-    "DLJobNobodyLeads": but("dljob_jobs"),
-    "DLJobTwoLead": but('dljob_jobs{phase="Running", pod="b"} 3x180'),
+    "DLJobNobodyLeads": but('dljob_leader{pod="a"} 0x180'),
+    "DLJobTwoLead": but('dljob_leader{pod="b"} 1x180'),
     "DLJobDoesNotDecide": but('dljob_cycle_seconds_count{decided="yes"} 7x180'),
     "DLJobDecidesSlowly": but('dljob_cycle_seconds_bucket{decided="yes", le="0.1"} 0x180'),
     "DLJobPlanRefused": but('dljob_broken_laws_total{law="room-for-pods"} 0x160 1x20'),
@@ -182,7 +186,7 @@ ILL = {
     "DLJobReshapesSlow": but('dljob_reshape_seconds_bucket{mechanism="in-place", le="40"} 0x180'),
     "DLJobPredictsBadly": but('dljob_prediction_error_bucket{le="0.1"} 0x180'),
     "DLJobStoreAway": but("dljob_store_connected 0x180"),
-    "DLJobStoreForgets": but("dljob_store_dropped 0x160 9x20"),
+    "DLJobStoreForgets": but("dljob_store_dropped_total 0x160 9x20"),
     "DLJobGangSchedulerAway": but("dljob_gangs"),
     "DLJobGangNeverFits": but('dljob_gangs{standing="GangNeverFits"} 1x180'),
     "DLJobGangsWait": but('dljob_gangs{standing="GangWaiting"} 1x180'),

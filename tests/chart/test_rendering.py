@@ -285,6 +285,17 @@ def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class
 HOLDING = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
+def test_the_operator_may_delete_any_ended_job_only_if_the_admin_sets_a_time(helm):
+    def condition(values):
+        policy = helm.render(values).find("ValidatingAdmissionPolicy", "dljob-operator-jobs")
+        return policy["spec"]["validations"][-1]["expression"]
+
+    timed = {"settings": {"rules": {"ttlSecondsAfterFinished": 3600}}}
+    assert "has(oldObject.spec.ttlSecondsAfterFinished)" in condition({})
+    assert "ttlSecondsAfterFinished" not in condition(timed)
+    assert all("['Completed', 'Failed']" in condition(values) for values in ({}, timed))
+
+
 def test_new_jobs_are_held_where_the_cluster_can_and_an_operator_lets_them_go(helm):
     everywhere = helm.render({}, HOLDING).find("MutatingAdmissionPolicyBinding", "dljob-holding")
     assert "matchResources" not in everywhere["spec"]

@@ -10,7 +10,7 @@ from dlcontrol.acting.applying import Actor, booked_statuses
 from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp
 from dlcontrol.acting.task_pool import Slots
 from dlcontrol.situation.dialer import NO_CONTACT, Contacts
-from dlcontrol.situation.ports import Address, Fenced, PodKey
+from dlcontrol.situation.ports import Address, Fenced, NotTaken, PodKey
 from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.sent import Sent
 from dlcontrol.situation.status import Booking
@@ -317,6 +317,15 @@ def test_that_a_pod_is_told_to_run_is_recorded_before(actor):
     assert booked_statuses([Begin(A, (N1,))], both(ready(), ready(), used=frozenset({1})))[A] == (
         both(ready(), ready(), used=frozenset({1})).entries[A].status
     )
+
+
+def test_a_refusal_with_a_remedy_is_logged_without_a_traceback(actor, place, caplog):
+    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": Sat(asked=False)}))
+    place.refuses = NotTaken("the namespace is about to be deleted; submit the job in another one")
+    do(actor, place, scene, Launch(A0))
+    [record] = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", False)
+    assert "about to be deleted" in record.getMessage()
 
 
 def test_a_job_that_the_platform_does_not_let_go_stops_no_other(actor, place, caplog):

@@ -492,6 +492,14 @@ def test_a_finished_job_is_forgotten_after_its_time():
     assert next_commands(make_scene(now)) == [Forget(A)]
 
 
+def test_the_admins_time_counts_for_jobs_that_name_none():
+    ends: dict[str, Any] = {"phase": Phase.COMPLETED, "finished_at": NOW - 10}
+    of_user = cast("b", generation=2, limits=Limits(ttl_seconds_after_finished=11), **ends)
+    scene = make_scene(cast("a", generation=2, **ends), of_user)
+    assert next_commands(replace(scene, ttl_seconds=11)) == []
+    assert next_commands(replace(scene, ttl_seconds=10)) == [Forget(A)]
+
+
 def test_a_job_whose_spec_cannot_be_read_is_left_as_it_is_unless_it_is_cancelled():
     change = {
         "generation": 2,

@@ -148,6 +148,20 @@ def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file
     assert OWN not in memory.profiles()
 
 
+def test_the_next_leader_knows_it_too_while_the_job_lives(memory, file):
+    there = entry(1, ONE)
+    trains(memory, there, since=100.0, until=110.0)
+    notebook = Notebook(open_store(str(file), environment={}), notify=lambda _: None)
+    notebook.open(wait_seconds=LONG_S)
+    notebook.adopt(memory.profiles().values())
+    with closing(LearnedState(notebook, SpeedSamples(sample_seconds=1.0), epoch=2)) as later:
+        later.update(scene(there))
+        assert later.profiles()[OWN] is memory.profiles()[OWN]
+        over = replace(there, status=replace(there.status, phase=Phase.COMPLETED, placement=None))
+        later.update(scene(over))
+        assert OWN not in later.profiles()
+
+
 def test_the_table_of_jobs_tells_no_type_that_nobody_gave(memory, file):
     memory.update(scene(entry(1, ONE), now=1000.0))
     assert memory.notebook.flush(LONG_S)

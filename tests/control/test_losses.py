@@ -131,9 +131,15 @@ def test_where_hundreds_start_at_once_it_is_told_later():
 
 
 def test_that_a_sidecar_cannot_be_spoken_to_is_told_with_its_reason():
-    said = judged_while_silent(None, "its certificate is of another authority")
+    said = judged_while_silent(None, "its certificate is of another authority", seconds=31)
     assert told(said) == ["SideCarSilent"]
     assert "another authority" in said.news[0].message
+
+
+def test_a_sidecar_that_is_slow_to_start_is_no_warning():
+    assert told(judged_while_silent(None, "connection refused", seconds=29)) == []
+    once_up = running(run(3, 0))
+    assert "SideCarSilent" in told(judged_while_silent(once_up, "connection reset", seconds=29))
 
 
 @pytest.mark.parametrize("state", [None, running(run(3, 0))], ids=["at its start", "in training"])
@@ -145,8 +151,10 @@ def test_that_a_certificate_is_over_is_told_and_nothing_is_taken_from_the_job(st
     assert said.status.placement is not None
 
 
-def judged_while_silent(state: State | None, problem: str, *, outdated: bool = False) -> Verdict:
-    job_pod = Sat(state, since=NOW - RULES.quiet_seconds - 1, reachable=False, outdated=outdated)
+def judged_while_silent(
+    state: State | None, problem: str, *, seconds: float = 6, outdated: bool = False
+) -> Verdict:
+    job_pod = Sat(state, since=NOW - seconds, reachable=False, outdated=outdated)
     job = cast("a", {"n0": (0,)}, job_pods={"n0": job_pod}, phase=Phase.INITIALIZED, booked_at=1.0)
     scene = make_scene(job)
     known = scene.job_pods[A][NodeName("n0")]

@@ -6,10 +6,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dlcontrol.reporting.metrics import MOST_NAMESPACES, OTHER_NAMESPACES, Metrics
 from dlcore.model import JobId, NodeName, Phase
-from dlstore.tables import GpuState
+from dlstore.notebook.notebook import NotebookState
+from dlstore.notebook.pending import Dropped
 from tests.control.scenes import cast, make_scene, ready, run, running
 
 N0 = NodeName("n0")
+GPU_STATES = ("free", "reserved", "in-use", "unavailable")
 
 
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
@@ -34,8 +36,8 @@ def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
     metrics = Metrics()
     metrics.show(scene)
     assert samples(metrics, "dljob_gpus") == {
-        **{("n0", state.value): 1.0 for state in GpuState},
-        **{("n1", state.value): 2.0 * (state is GpuState.FREE) for state in GpuState},
+        **{("n0", state): 1.0 for state in GPU_STATES},
+        **{("n1", state): 2.0 * (state == "free") for state in GPU_STATES},
     }
     assert samples(metrics, "dljob_gpu_in_use") == {("0", "a", "n0", ""): 1.0}
 
@@ -43,8 +45,44 @@ def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
 def test_who_uses_a_gpu_no_longer_is_not_told_to():
     metrics = Metrics()
     metrics.show(make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))})))
+    metrics.text()
     metrics.show(make_scene())
     assert samples(metrics, "dljob_gpu_in_use") == {}
+    assert samples(metrics, "dljob_namespace_gpus_in_use") == {}
+
+
+def test_gpus_in_use_are_counted_by_namespace():
+    metrics = Metrics()
+    trains = running(run(3, 0))
+    metrics.show(
+        make_scene(
+            cast("lab/a", {"n0": (0,)}, job_pods={"n0": trains}),
+            cast("lab/b", {"n1": (0,)}, job_pods={"n1": trains}),
+            cast("x/c", {"n2": (0,)}, job_pods={"n2": trains}),
+            cast("y/d", {"n2": (1,)}, job_pods={"n2": ready()}, phase=Phase.INITIALIZED),
+        )
+    )
+    assert samples(metrics, "dljob_namespace_gpus_in_use") == {("lab",): 2.0, ("x",): 1.0}
+
+
+def test_only_a_leader_says_that_it_leads():
+    leads = [False, True]
+    metrics = Metrics(lambda: leads.pop(0))
+    assert samples(metrics, "dljob_leader") == {(): 0.0}
+    assert samples(metrics, "dljob_leader") == {(): 1.0}
+
+
+def test_metrics_have_the_names_and_values_that_prometheus_advises():
+    metrics = Metrics()
+    metrics.watch_store(lambda: NotebookState(True, 0, Dropped(1, 2), 0, ""))
+    pods = {"n0": running(run(3, 0))}
+    metrics.show(make_scene(cast("a", {"n0": (0,)}, job_pods=pods, reshapes=3)))
+    assert samples(metrics, "dljob_job_reshapes_total") == {("a",): 3.0}
+    assert samples(metrics, "dljob_store_dropped_total") == {(): 3.0}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter"), sample
+            assert not any(" " in value for value in sample.labels.values()), sample
 
 
 def test_a_controller_that_suspects_itself_says_so():

@@ -83,6 +83,19 @@ def test_how_far_a_job_is_is_written_when_its_seconds_are_counted(book):
     assert book.writes == [(A, counted)]
 
 
+def test_gpu_seconds_alone_are_recorded_rarely_and_lost_never(book):
+    scene = make_scene(cast("a", {"n0": (0,)}))
+    records, status = Records(book, seconds=600.0), scene.entries[A].status
+    begin = status.counted_at
+    soon = replace(status, iteration=5, service=9.0, counted_at=begin + 599.0)
+    read(records, book, scene, a=soon)
+    assert book.writes == []
+    assert read(records, book, scene)[A].status is soon
+    later = replace(soon, service=10.0, counted_at=begin + 600.0)
+    read(records, book, scene, a=later)
+    assert book.writes == [(A, later)]
+
+
 def test_what_is_remembered_is_void_when_somebody_wrote_something_else(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book), scene.entries[A].status

@@ -382,6 +382,7 @@ async def test_a_sidecar_that_is_not_there_yet_is_met_when_it_comes(tmp_path):
         async with contained(tmp_path / "a"):
             contact = await caller.until(lambda contact: contact.reachable)
             assert (contact.problem, contact.state.version) == ("", 1)
+            assert caller.counts.failures == [], "a start is no failure"
             caller.sidecars.forget(POD)
 
 

@@ -32,6 +32,7 @@ PATIENT = {"lease.leaseSeconds": 60, "lease.giveUpSeconds": 50}
 """A Lease that an operator keeps on a machine that stands still now and then."""
 USUAL = (
     *("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds"),
+    "publishing.seconds",
     *PATIENT,
 )
 """The settings of an operator, unless a test gives others."""
@@ -114,6 +115,8 @@ class Stage:
             "store": str(self.folder / "profiles.db"),
             "pods.virtualGpus": "true",
             "pods.pollSeconds": "0.5",
+            # A test that waits for progress waits for the status to show it.
+            "publishing.seconds": "2",
             **PATIENT,
         }
         given = {name: known[name] for name in usual} | dict(settings or {})

@@ -100,6 +100,24 @@ def classes(installed):
         installed.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
 
+def test_labels_of_kueue_on_a_job_are_warned_of(kubectl):
+    label = {"kueue.x-k8s.io/queue-name": "team-a"}
+
+    def warning(*, job: Json, template: Json, **spec: Any) -> str:
+        document = make_manifest("it")
+        document["metadata"]["labels"] = job
+        document["spec"] |= spec
+        document["spec"]["template"]["metadata"] = {"labels": template}
+        said = kubectl.try_to("create", "--dry-run=server", "-f", "-", stdin=json.dumps(document))
+        assert said.code == 0, "it is no refusal"
+        return str(said.err)
+
+    wait_until(lambda: "no quota of Kueue holds for it" in warning(job=label, template={}))
+    assert "lets Kueue hold back each pod" in warning(job={}, template=label)
+    assert warning(job={"team": "a"}, template={"team": "a"}) == ""
+    assert warning(job=label, template={}, managedBy="kueue.x-k8s.io/multikueue") == ""
+
+
 def test_a_new_job_is_held_by_the_api_server_itself(kubectl):
     document = make_manifest("it")
 

@@ -1,9 +1,11 @@
-"""The operator publishes its profiles and the state of its policy, and a plan reads them."""
+"""The operator publishes its profiles and the state of its policy; a plan and the next leader read them."""
 
 import asyncio
 import base64
 import json
 import zlib
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,12 @@ import pytest
 
 from dlclient.cluster.reading.operators import Operator
 from dlcore.documents.profilefile import render_all
+from dlcore.model import JobId
+from dlcore.profiles import Profile
 from dlkube import names
 from dloperator.reporting import learned_configmap
-from dloperator.reporting.learned_configmap import LearnedConfigMap
+from dloperator.reporting.learned_configmap import Learned, LearnedConfigMap
+from dlstore.sqlite.store import SqliteStore
 from tests.builders import make_profile
 
 PROFILE = make_profile({1: 2.0}, model="net")
@@ -39,7 +44,7 @@ class Asker:
 
 async def publish(state: Any) -> list[Any]:
     api: Any = Api()
-    scene: Any = object()
+    scene: Any = SimpleNamespace(entries={})
     known: Any = SimpleNamespace(policy_state=state, profiles={PROFILE.type: PROFILE})
     published = LearnedConfigMap(
         api, "home", scene=lambda: scene, snapshot=lambda _: known, policy="foresight"
@@ -86,3 +91,96 @@ def test_a_state_that_does_not_fit_is_left_out(monkeypatch):
 )
 def test_knowledge_that_cannot_be_read_is_none(data):
     assert read({"binaryData": data}) == {}
+
+
+# --- only what has changed ------------------------------------------------------------------
+
+
+class Publishing:
+    """A leader whose knowledge changes, and a clock."""
+
+    def __init__(self) -> None:
+        self.api, self.now = Api(), 0.0
+        api: Any = self.api
+        nothing: Any = None
+        self._written = LearnedConfigMap(
+            api,
+            "home",
+            scene=nothing,
+            snapshot=nothing,
+            policy="foresight",
+            clock=lambda: self.now,
+        )
+
+    def writes(self, profile: Profile, *, state: object = None, decisions: int = 1) -> int:
+        """Let the leader know this, and count what it writes."""
+        before = len(self.api.written)
+        status = SimpleNamespace(generation=decisions)
+        entries = {JobId("a"): SimpleNamespace(status=status)}
+        known: Any = SimpleNamespace(policy_state=state, profiles={profile.type: profile})
+        scene: Any = SimpleNamespace(entries=entries)
+        asyncio.run(self._written._write(scene, known))
+        return len(self.api.written) - before
+
+
+def test_a_speed_that_is_measured_again_is_written_every_ten_minutes():
+    leader = Publishing()
+    assert leader.writes(PROFILE) == 1
+    for speed in (2.01, 1.95, 2.05):
+        assert leader.writes(make_profile({1: speed}, model="net"), state={"at": speed}) == 0
+    leader.now = learned_configmap.LONGEST_S
+    assert leader.writes(make_profile({1: 2.05}, model="net")) == 1
+    leader.now *= 2
+    assert leader.writes(make_profile({1: 2.05}, model="net")) == 0, "it is the same"
+
+
+def test_a_new_speed_another_speed_and_a_decision_are_written_at_once():
+    leader = Publishing()
+    assert leader.writes(PROFILE) == 1
+    assert leader.writes(make_profile({1: 2.2}, model="net")) == 1
+    assert leader.writes(make_profile({1: 2.2, 2: 4.0}, model="net")) == 1
+    assert leader.writes(make_profile({1: 2.2, 2: 4.0}, model="net"), state=STATE, decisions=2) == 1
+
+
+# --- the next leader ------------------------------------------------------------------------
+
+
+def learned_of(*profiles: Profile, state: Any = STATE) -> Learned:
+    return Learned({"profiles": render_all(profiles), "policy": "foresight", "state": state})
+
+
+def seen(speed: float, at: float, **named: Any) -> Profile:
+    made = make_profile({1: speed}, model="net", **named)
+    return replace(made, speeds={s: each._replace(seen_at=at) for s, each in made.speeds.items()})
+
+
+def open_store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "profiles.db")
+
+
+def profiles_of(store: SqliteStore) -> list[Profile]:
+    return [each.profile for each in store.profiles().values() if each.profile is not None]
+
+
+def test_a_store_that_begins_empty_knows_what_the_former_leader_has_learnt(tmp_path):
+    learned_of(seen(2.0, at=100.0)).complete(store := open_store(tmp_path))
+    [profile] = profiles_of(store)
+    assert profile.speeds == seen(2.0, at=100.0).speeds
+    assert json.loads(store.policy_states()["foresight"]) == STATE
+
+
+@pytest.mark.parametrize(("at", "counts"), [(99.0, 3.0), (101.0, 2.0)])
+def test_of_two_profiles_the_one_with_the_latest_measurement_counts(tmp_path, at, counts):
+    store = open_store(tmp_path)
+    learned_of(seen(3.0, at=100.0), state={"own": True}).complete(store)
+    learned_of(seen(2.0, at=at)).complete(store)
+    [profile] = profiles_of(store)
+    assert [speed[0] for speed in profile.speeds.values()] == [counts]
+    is_own = json.loads(store.policy_states()["foresight"]) == {"own": True}
+    assert is_own is (counts == 3.0)
+
+
+def test_what_another_version_has_learnt_is_no_obstacle(tmp_path, caplog):
+    Learned({"profiles": {"kind": "Other"}}).complete(store := open_store(tmp_path))
+    assert store.profiles() == {}
+    assert "cannot be read" in caplog.text

@@ -2,12 +2,16 @@
 
 import sys
 from functools import partial
+from typing import Any
 
 import pytest
 
 from dlkube import names
+from dloperator.reporting.learned_configmap import unpack
+from dlstore.sqlite.store import SqliteStore
 from tests.operator.stages import PATIENCE_S, Stage, staged
 from tests.operator.walking import find_unnamed
+from tests.servers.namespaces import make_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
@@ -115,6 +119,67 @@ def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
     stage.wait(lambda: stage.is_gone("unwanted"))
     assert stage.kubelets.pids() == {}
     stage.wait(lambda: stage.pods() == [])
+
+
+@pytest.mark.story
+def test_a_job_that_has_ended_can_be_deleted_when_no_operator_runs(stage: Stage):
+    operator = stage.start_operator()
+    stage.submit("done", iterations=40)
+    stage.wait_for_phase("done", "Completed")
+    stage.wait(lambda: "finalizers" not in stage.job("done")["metadata"])
+    assert stage.pods_of("done"), "its logs can still be read"
+    operator.stop()
+    stage.api.delete(stage.path("done"))
+    stage.wait(lambda: stage.is_gone("done"))
+
+
+def test_a_namespace_that_is_deleted_gets_no_pod_and_no_traceback(
+    control_plane, namespace, tmp_path
+):
+    with control_plane.api() as api:
+        going = make_namespace(api)
+        with staged(control_plane, going, tmp_path, {"gpu-a": 4}) as stage:
+            stage.start_operator(settings={"namespace": namespace})
+            stage.submit("late", suspend=True)
+            stage.wait_for_phase("late", "Suspended")
+            # Without its controller the namespace stays in its end.
+            control_plane.controllers.freeze()
+            try:
+                api.delete(f"/api/v1/namespaces/{going}")
+                api.merge(stage.path("late"), {"spec": {"suspend": False}})
+                refused = ("False", "NotTaken")
+                stage.wait(lambda: conditions(stage, "late").get("Initialized") == refused)
+                assert stage.pods() == []
+            finally:
+                control_plane.controllers.thaw()
+            stage.wait(lambda: stage.is_gone("late"))
+    log = (tmp_path / "operator-0.log").read_text()
+    assert "is about to be deleted; submit the job in another one" in log
+    assert "Traceback" not in log
+
+
+def test_what_was_learnt_outlives_the_store_of_a_leader(stage: Stage):
+    """As at an upgrade: the default store is a file that ends with the pod."""
+    stage.start_operator(settings={"learning.sampleSeconds": 0.5})
+    stage.submit("job", iterations=10**6)
+    maps = f"/api/v1/namespaces/{stage.namespace}/configmaps"
+
+    def published() -> dict[str, Any]:
+        found = stage.api.get(maps)["items"]
+        learned: Any = next(
+            (each for each in found if each["metadata"]["name"] == names.LEARNED), {}
+        )
+        content: dict[str, Any] = unpack(learned)
+        return content if content.get("profiles", {}).get("items") else {}
+
+    before = stage.wait(published)
+    stage.operators[0].stop()
+    stage.api.delete(stage.path("job"))
+    other = stage.folder / "other.db"
+    stage.start_operator(settings={"store": other})
+    stage.wait(lambda: stage.is_gone("job"))
+    known = {kind.model for kind in SqliteStore(other).profiles()}
+    assert known == {each["type"]["model"] for each in before["profiles"]["items"]}
 
 
 def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage):

@@ -1,13 +1,22 @@
-"""A failure to publish progress ends nothing, unless another operator leads by now."""
+"""
+Progress is published when users see a difference; a failure to publish it ends nothing, unless another operator leads by now.
+"""
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from dlcontrol.deciding.snapshots import take_snapshot
 from dlcontrol.situation.ports import Fenced
+from dlcontrol.situation.status import Status
+from dlcore.model import JobId, Phase
+from dlcore.profiles import Costs
 from dloperator.reporting.publishing import Publisher, Publishing
+from tests.control import scenes
 
 PATIENCE_S = 240.0
 
@@ -63,3 +72,60 @@ def test_what_cannot_be_shown_is_told_once_and_tried_again(caplog: pytest.LogCap
 def test_who_no_longer_leads_publishes_no_more():
     with pytest.raises(Fenced):
         publish(Fenced("another operator leads"), looks=1000)
+
+
+class Figures:
+    """Keeps what is published."""
+
+    def __init__(self) -> None:
+        self.published: list[Status] = []
+
+    async def publish(self, _job: JobId, status: Status, *, remaining: object) -> None:
+        self.published.append(status)
+
+
+HOURS = 40 * 3600.0
+"""The length of a job, of which a hundredth is more than five minutes."""
+
+
+def writes_of_an_hour(speed_at: Callable[[float], float], length: float = HOURS) -> int:
+    """Play an hour of a job that trains at this speed, and count the writes."""
+    figures, now = Figures(), [0.0]
+    job = scenes.cast("a", {"n0": (0,)}, phase=Phase.RUNNING, iterations_total=length)
+    scene = scenes.make_scene(job)
+    publisher = Publisher(
+        cast("Any", figures),
+        lambda: scene,
+        snapshot=lambda scene: take_snapshot(scene, profiles={}, costs=Costs()),
+        settings=Publishing(),
+        clock=lambda: now[0],
+    )
+    status = scene.entries[JobId("a")].status
+
+    async def play() -> None:
+        nonlocal status
+        while now[0] < 3600.0:
+            speed = speed_at(now[0])
+            farther = status.iteration + round(10 * speed)
+            status = replace(status, iteration=farther, speed=speed)
+            await publisher.publish(scene.with_statuses({JobId("a"): status}))
+            now[0] += 10.0
+
+    asyncio.run(play())
+    return len(figures.published)
+
+
+def test_a_steady_job_is_published_every_five_minutes():
+    assert writes_of_an_hour(lambda _: 1.0) == 11
+
+
+def test_each_hundredth_of_a_job_is_published():
+    assert writes_of_an_hour(lambda _: 1.0, length=10_000.0) == 35
+
+
+def test_a_speed_that_changes_is_published_within_a_minute():
+    assert writes_of_an_hour(lambda now: 1.0 if now < 610 else 2.0) == 12
+
+
+def test_a_job_that_stands_still_is_not_published():
+    assert writes_of_an_hour(lambda _: 0.0) == 0

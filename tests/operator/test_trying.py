@@ -107,6 +107,42 @@ def test_of_what_cannot_be_read_as_a_pod_kubernetes_tells_what_is_wrong(
         assert verdict.endswith("; correct spec.template")
 
 
+MISSPELLED: dict[str, Json] = {
+    'unknown field "spec.nodeSelectors"': {"nodeSelectors": {"zone": "b"}},
+    'unknown field "spec.volumez"': {"volumez": []},
+    'unknown field "spec.containers[0].resource"': {
+        "containers": [{"resource": {"requests": {"memory": "100Gi"}}}]
+    },
+    'unknown field "metadata.lables"': {},
+}
+
+
+def test_a_misspelled_field_of_a_template_is_named_instead_of_dropped(
+    cluster: ControlPlane, namespace: str
+):
+    jobs = [with_pod(f"typo-{number}", spec) for number, spec in enumerate(MISSPELLED.values())]
+    jobs[-1]["spec"]["template"]["metadata"] = {"lables": {"team": "a"}, "creationTimestamp": None}
+    verdicts, _ = ask(cluster, namespace, jobs)
+    for words, verdict in zip(MISSPELLED, verdicts, strict=True):
+        assert words in verdict
+        assert "correct these names in spec.template or remove them" in verdict
+
+
+def test_a_job_with_pods_keeps_its_misspelled_template(cluster: ControlPlane, namespace: str):
+    """Kubernetes dropped the field when the pods were made, so the field is no reason to stop the job now."""
+
+    async def story() -> list[str]:
+        api = ApiServer(access.find(str(cluster.admin)))
+        try:
+            made = await api.create(DLJOBS, with_pod("typo", {"volumez": []}), namespace)
+            has_pods = {**made, "status": {"pods": [{"node": "n1", "serial": 1}]}}
+            return await find_out_again(api, [has_pods])
+        finally:
+            await api.close()
+
+    assert asyncio.run(story()) == [""]
+
+
 def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
     for field in ("nodeAffinity", "volumes"):
         jobs = [with_pod(f"alike-{field.lower()}-{number}", NO_PODS[field]) for number in range(3)]

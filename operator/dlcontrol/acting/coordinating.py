@@ -239,7 +239,8 @@ def _is_to_be_heard(case: JobInScene, job_pod: JobPod) -> bool:
 def _is_over(case: JobInScene) -> bool:
     if case.entry.cancelled:
         return True
-    ttl, finished_at = case.entry.job.limits.ttl_seconds_after_finished, case.status.finished_at
+    own, finished_at = case.entry.job.limits.ttl_seconds_after_finished, case.status.finished_at
+    ttl = own if own is not None else case.scene.ttl_seconds or None
     is_old = ttl is not None and finished_at is not None and case.scene.now >= finished_at + ttl
     return case.status.is_final and is_old
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from dlcontrol.acting.commands import Remove
 from dlcontrol.acting.task_pool import Slots, TaskPool
-from dlcontrol.situation.ports import Entry, Fenced, Platform, PodOrder
+from dlcontrol.situation.ports import Entry, Fenced, NotTaken, Platform, PodOrder
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.sent import BookedPod, Sent
 from dlcontrol.situation.status import Booking
@@ -83,8 +83,13 @@ class PodRequests:
         except Exception as error:
             # A later cycle requests the pod again, as long as the job needs it.
             if self._sent.refused.refuse(pod, str(error), self._clock()):
-                log.exception(
-                    "the platform refused the pod of %s on %s", entry.job.id, booking.node
+                log.log(
+                    logging.WARNING if isinstance(error, NotTaken) else logging.ERROR,
+                    "the platform refused the pod of %s on %s: %s",
+                    entry.job.id,
+                    booking.node,
+                    error,
+                    exc_info=not isinstance(error, NotTaken),
                 )
             return False
         self._sent.refused.settle(pod)

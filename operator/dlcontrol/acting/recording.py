@@ -2,7 +2,7 @@
 
 Two things are remembered between cycles. The progress of jobs changes all the time, and each record
 costs a write; so progress stays here until it is recorded with a relevant change, or the
-GPU-seconds are counted. The other is the last record: if it holds a decision that is not ours,
+GPU-seconds are recorded. The other is the last record: if it holds a decision that is not ours,
 another controller leads (law 2), and this one must do nothing more, not even steps that need no
 record.
 """
@@ -55,8 +55,10 @@ class _Farther:
 class Records:
     """The recorded statuses; one object for the life of a controller."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: Platform, *, seconds: float = 0.0) -> None:
+        """``seconds`` is the shortest time between two records of GPU-seconds alone."""
         self._platform = platform
+        self._seconds = seconds
         self._ours: dict[JobId, tuple[_Mark, ...]] = {}
         """The statuses that the record may contain if only we have written it."""
         self._recorded: dict[JobId, Status] | None = None
@@ -107,7 +109,7 @@ class Records:
                 self._unwritten[job] = before[job]
             elif status == recorded:
                 continue
-            elif _matters(recorded, status):
+            elif self._matters(recorded, status):
                 lasting[job] = status
             else:
                 self._unwritten[job] = _Farther(recorded, status)
@@ -120,6 +122,7 @@ class Records:
                 self._ours[job] = (*self._ours[job], mark)
         await self._platform.record(lasting)
 
-
-def _matters(recorded: Status, status: Status) -> bool:
-    return status.counted_at != recorded.counted_at or not status.says_the_same_as(recorded)
+    def _matters(self, recorded: Status, status: Status) -> bool:
+        # A record that is older loses no GPU-second: the next count begins where it ends.
+        since = status.counted_at - recorded.counted_at
+        return (since != 0.0 and since >= self._seconds) or not status.says_the_same_as(recorded)

@@ -56,10 +56,13 @@ def say_untrusted(job_pods: Iterable[JobPod]) -> str:
     )
 
 
-def tell_of_pods(status: Status, job_pods: Iterable[JobPod], *, now: float, quiet: float) -> Status:
+def tell_of_pods(
+    status: Status, job_pods: Iterable[JobPod], *, now: float, quiet: float, start: float
+) -> Status:
     """Set the condition that all pods are up, or the platform's reason why not.
 
-    Without a reason, the condition says so after this number of seconds.
+    Without a reason, the condition says so after ``quiet`` seconds. A SideCar may take ``start`` seconds until its
+    first answer.
     """
     if status.placement is None:
         return status
@@ -73,7 +76,14 @@ def tell_of_pods(status: Status, job_pods: Iterable[JobPod], *, now: float, quie
     unheard = [
         job_pod for job_pod in needed if job_pod is not None and not _is_heard(job_pod, now - quiet)
     ]
-    found = (_why_not_up(job_pod, now - quiet, booked_at=status.booked_at) for job_pod in unheard)
+    found = (
+        _why_not_up(
+            job_pod,
+            now - (start if _is_starting(job_pod) else quiet),
+            booked_at=status.booked_at,
+        )
+        for job_pod in unheard
+    )
     reason, message = next(filter(None, found), ("", ""))
     told = status.condition(ConditionType.INITIALIZED)
     is_known = told is not None and not told.status and told.reason == reason
@@ -89,6 +99,13 @@ def _is_heard(job_pod: JobPod, patient_until: float) -> bool:
     contact, is_up = job_pod.contact, job_pod.pod.phase is PodPhase.UP
     is_silent = is_up and not contact.reachable and contact.since <= patient_until
     return job_pod.state is not None and not is_silent
+
+
+def _is_starting(job_pod: JobPod) -> bool:
+    """Return True if the container is up and its SideCar may just need more time for its first answer."""
+    contact = job_pod.contact
+    is_unheard = contact.state is None and contact.foreign is None and not contact.outdated
+    return job_pod.pod.phase is PodPhase.UP and is_unheard
 
 
 def _why_not_up(

@@ -50,7 +50,14 @@ def _be_running(case: Case, placement: Placement) -> None:
 def note_pods(case: Case) -> None:
     before = case.status.condition(ConditionType.INITIALIZED)
     quiet = quiet_seconds(case.scene, case.rules)
-    case.status = tell_of_pods(case.status, case.all_job_pods, now=case.now, quiet=quiet)
+    case.status = tell_of_pods(
+        case.status,
+        case.all_job_pods,
+        now=case.now,
+        quiet=quiet,
+        # Half of the time after which the pod is ended.
+        start=max(quiet, case.rules.lost_seconds / 2),
+    )
     told = case.status.condition(ConditionType.INITIALIZED)
     if told is not None and told.status and told is not before:
         # The command to run follows at once, so this needs no write of its own.

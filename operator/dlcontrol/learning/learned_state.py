@@ -53,8 +53,8 @@ class LearnedState:
         self._resumptions: dict[JobId, Resumption] = {}
         self._rows: dict[JobId, tuple[Entry, JobRow]] = {}
         """The rows that were shown of jobs, with the entries from which they were made."""
-        self._own_types: set[JobType] = set()
-        """Types of one job of which something was learnt."""
+        self._own_types = {kind for kind in notebook.profiles() if kind.is_of_one_job}
+        """Types of one job of which something is known."""
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """All profiles; a new object after each new observation."""

@@ -5,10 +5,18 @@ The loop and the client of the SideCars feed them; each controller has a registr
 several can live in one process.
 """
 
+from collections import Counter as Tally
 from collections.abc import Callable
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.situation.ports import PodPhase
@@ -18,6 +26,9 @@ from dlcore.model import Cluster, JobId, Phase
 from dlcore.placement.limits import namespace_of
 from dlstore.notebook.notebook import NotebookState
 from dlstore.tables import GpuState
+
+# A counter that is read from a scene would say at each scrape that it was created just now.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0)
@@ -32,10 +43,13 @@ OTHER_NAMESPACES = "_other"
 class Metrics:
     """Counts and times; the loop's gauge and the SideCars' meter."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_leading: Callable[[], bool] = lambda: True) -> None:
         self._registry = CollectorRegistry()
+        leader = self._gauge("dljob_leader", "1 while this controller leads, else 0")
+        leader.set_function(lambda: float(is_leading()))
         self._ask_store: Callable[[], NotebookState] | None = None
         """None before the store is open: a replica that waits to lead has none."""
+        self._dropped: Counter | None = None
         self._unread: Scene | None = None
         """The latest scene, until a scrape reads it."""
         self._cycles = Histogram(
@@ -56,9 +70,17 @@ class Metrics:
         self._uses = self._gauge(
             "dljob_gpu_in_use", "1 for each GPU that a job uses", "node", "gpu", "uuid", "job"
         )
+        self._namespaces = self._gauge(
+            "dljob_namespace_gpus_in_use", "GPUs that the jobs of a namespace use", "namespace"
+        )
         self._progress = self._gauge("dljob_job_iterations", "Iterations done", "job")
         self._speed = self._gauge("dljob_job_iterations_per_second", "Speed of training", "job")
-        self._reshapes = self._gauge("dljob_job_reshapes", "Changes of its GPUs so far", "job")
+        self._reshapes = Counter(
+            "dljob_job_reshapes_total",
+            "Changes of its GPUs so far",
+            ["job"],
+            registry=self._registry,
+        )
         self._silent = self._gauge("dljob_sidecars", "SideCars, by whether they answer", "state")
         self._breaker = self._gauge(
             "dljob_breaker_tripped",
@@ -68,7 +90,9 @@ class Metrics:
             "dljob_sidecar_polls_total", "Long polls of SideCars", registry=self._registry
         )
         self._failures = Counter(
-            "dljob_sidecar_failures_total", "Requests without an answer", registry=self._registry
+            "dljob_sidecar_failures_total",
+            "Requests without an answer to SideCars that have answered before",
+            registry=self._registry,
         )
         self._told = Histogram(
             "dljob_sidecar_round_trip_seconds",
@@ -97,7 +121,7 @@ class Metrics:
         """Read the state of this store at each scrape, in place of a former one."""
         is_first, self._ask_store = self._ask_store is None, state
         if is_first:
-            _add_store_gauges(self._registry, self._store_state)
+            self._dropped = _add_store_metrics(self._registry, self._store_state)
 
     def _store_state(self) -> NotebookState:
         assert self._ask_store is not None
@@ -111,6 +135,9 @@ class Metrics:
         scene, self._unread = self._unread, None
         if scene is not None:
             self._read(scene)
+        if self._dropped is not None:
+            self._dropped.reset()
+            self._dropped.inc(sum(self._store_state().dropped))
         return generate_latest(self._registry)
 
     # --- from the loop
@@ -156,19 +183,24 @@ class Metrics:
             if not status.is_final:
                 self._progress.labels(job).set(status.iteration)
                 self._speed.labels(job).set(status.speed)
-                self._reshapes.labels(job).set(status.reshapes)
+                self._reshapes.labels(job).inc(status.reshapes)
         for phase, count in phases.items():
             self._jobs.labels(phase.value).set(count)
 
     def _show_gpus(self, scene: Scene) -> None:
         self._uses.clear()
+        self._namespaces.clear()
+        used: Tally[str] = Tally()
         counts = {(node, state): 0 for node in scene.nodes for state in GpuState}
         for row in gpu_rows(scene, Cluster(scene.nodes.values())):
             counts[row.node, row.state] += 1
             if row.state is GpuState.IN_USE:
                 self._uses.labels(row.node, str(row.gpu), row.uuid, row.job).set(1)
+                used[namespace_of(row.job or "")] += 1
         for (node, state), count in counts.items():
-            self._gpus.labels(node, state.value).set(count)
+            self._gpus.labels(node, state.value.replace(" ", "-")).set(count)
+        for namespace, count in used.items():
+            self._namespaces.labels(namespace).set(count)
 
     # --- from the client of the SideCars
 
@@ -216,15 +248,13 @@ def _count_sidecars(scene: Scene) -> dict[str, int]:
     return counts
 
 
-def _add_store_gauges(registry: CollectorRegistry, state: Callable[[], NotebookState]) -> None:
+def _add_store_metrics(registry: CollectorRegistry, state: Callable[[], NotebookState]) -> Counter:
     gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("dljob_store_connected", "Whether the store is available", lambda: state().connected),
         ("dljob_store_waiting", "Writes that wait for the store", lambda: state().waiting),
-        (
-            "dljob_store_dropped",
-            "Writes dropped because too many waited",
-            lambda: sum(state().dropped),
-        ),
     )
     for name, text, ask in gauges:
         Gauge(name, text, registry=registry).set_function(ask)
+    return Counter(
+        "dljob_store_dropped_total", "Writes dropped because too many waited", registry=registry
+    )

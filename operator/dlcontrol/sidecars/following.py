@@ -351,7 +351,9 @@ class _Follower:
             self.known.lose(str(error), now, foreign=error.foreign)
         else:
             self.known.lose(str(error), now, is_outdated=error.is_outdated)
-        self._around.meter.failed()
+        # A SideCar that starts does not answer yet, and one that ends does not answer any more: both are healthy.
+        if before.state is not None and not was_leaving(before):
+            self._around.meter.failed()
         self._tell_others(before, Answer.NOTHING)
 
     def _tell_others(self, before: Contact, heard: Answer) -> None:

@@ -18,7 +18,7 @@ class Meter(Protocol):
         """Count an answered declaration, with the time from sending it to the answer."""
 
     def failed(self) -> None:
-        """Count a request without an answer; the SideCar is dialled again."""
+        """Count a request without an answer to a SideCar that has answered before and is not leaving."""
 
 
 class NoMeter:

@@ -191,6 +191,10 @@ class NotKeptAlone(Exception):
         self.jobs = jobs
 
 
+class NotTaken(Exception):
+    """The platform refuses a pod; the message names the reason and the remedy."""
+
+
 class Platform(Protocol):
     """A platform. Repeating a call with the same arguments does no harm."""
 

@@ -10,7 +10,7 @@ from dlcontrol.situation.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How many failures DLJob tolerates, and for how long. Times are in seconds."""
+    """How many failures DLJob tolerates, for how long, and when it removes jobs. Times are in seconds."""
 
     retry_seconds: float = 10.0
     """The pause before the first new attempt after a crash; each further attempt waits twice as
@@ -38,6 +38,8 @@ class Rules:
     long once more for each hundred pods that start at the same time."""
     steady_seconds: float = 120.0
     """A job that has run for this long has no setbacks in a row any more."""
+    ttl_seconds_after_finished: float = 0.0
+    """DLJob removes a finished job after this time, unless the job has a ttlSecondsAfterFinished of its own; 0: never."""
 
 
 USUAL_RULES = Rules()

@@ -111,6 +111,8 @@ class Scene:
     """The nodes on which the last pods of a job never answered."""
     obey_seconds: float = 300.0
     """How long a responsive SideCar may take to obey a command, beyond its checkpoint and grace."""
+    ttl_seconds: float = 0.0
+    """After which time a finished job is removed that names no time itself; 0: never."""
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """The needs of a job's pods in addition to GPUs, where they are known."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)

@@ -1,17 +1,19 @@
 """
-Deletes pods that are no longer booked, and removes their finalizer once their end is proven.
+Deletes pods that are no longer booked, and removes their finalizer once their end is proven; then that of their job,
+if it has ended.
 
 A pod is booked while its job may hold anything there. A pod that is not booked was given back, or was created by an
 operator that died before it got the answer; nothing else would ever delete it. The pods of a job that has ended stay
-until the job is deleted, so that users can read their logs and exit codes.
+until the job is deleted, so that users can read their logs and exit codes. The job needs the operator no more for that.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dlcontrol.at_once import do_all
 from dlcore.documents.rules.podrules import TRAINER
 from dlcore.model import Phase
 from dlcore.primitives.backoff import Backoff
@@ -20,8 +22,8 @@ from dlkube import names
 from dlkube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dlkube.documents import Json
 from dlkube.names import Name
-from dlkube.resources import PODS
-from dlkube.watches.mirror import Mirrors
+from dlkube.resources import DLJOBS, PODS, Resource
+from dlkube.watches.mirror import Mirror, Mirrors
 from dloperator.jobs.entries import Specs
 from dloperator.jobs.trusted_jobs import TrustedJobs
 from dloperator.nodes.reserving import Reservations
@@ -39,8 +41,9 @@ AT_ONCE = 16
 LEAST_REST_S, LONGEST_REST_S = 0.05, 1.0
 REST_SHARE = 30.0
 NOT_PUT_AWAY = "PodNotPutAway"
-LOOK = "look"
-"""The subject of errors that concern no single pod."""
+_FINAL = (Phase.COMPLETED, Phase.FAILED)
+LOOK, JOBS = "look", "jobs"
+"""The subjects of errors that concern no single pod."""
 
 
 class _Looked(NamedTuple):
@@ -134,6 +137,7 @@ class Cleanup:
                 *(self._try_to_clean_up_pod(name, pod, turns=turns) for name, pod in loose)
             )
         )
+        is_done = await self._let_ended_jobs_go(turns) and is_done
         self._stuck.keep(self._mirrors.pods.objects)
         self._removals.keep(there)
         try:
@@ -182,6 +186,31 @@ class Cleanup:
         self._stuck.settle(name)
         return True
 
+    async def _let_ended_jobs_go(self, turns: asyncio.Semaphore) -> bool:
+        """Remove our finalizer from jobs that have ended, so that they can be deleted without an operator."""
+        ended = {
+            name: document
+            for name, document in self._mirrors.jobs.objects.items()
+            if names.FINALIZER in names.finalizers_of(document)
+            and (status := self._jobs.trusted(document).get("status") or {}).get("phase") in _FINAL
+            and not status.get("pods")
+        }
+        for pod in self._mirrors.pods.objects.values() if ended else ():
+            if awaits_proof(pod):
+                ended.pop(_name_of_job(Name.of(pod), pod), None)
+        try:
+            await do_all(self._let_job_go(job, turns) for job in ended.values())
+        except (Rejected, Unreachable) as error:
+            if self._complaints.note(JOBS, error):
+                log.warning("finalizers of ended jobs cannot be removed yet: %s", error)
+            return False
+        self._complaints.settle(JOBS)
+        return True
+
+    async def _let_job_go(self, job: Json, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            await _let_go(self._api, DLJOBS, self._mirrors.jobs, job, names.FINALIZER)
+
     async def _clean_up_pod(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
         if job is not None and is_booked(job, pod):
@@ -192,7 +221,7 @@ class Cleanup:
         may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
         # The deletion of the job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
-            await _let_go(self._api, self._mirrors, pod=pod)
+            await _let_go(self._api, PODS, self._mirrors.pods, pod, names.PROOF_FINALIZER)
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
         if may_return:
@@ -219,19 +248,21 @@ def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _
     return _Looked(pod, job_name, mirrors.jobs.get(job_name), is_at_rest)
 
 
-async def _let_go(api: ApiServer, mirrors: Mirrors, *, pod: Json) -> None:
-    finalizers = [each for each in names.finalizers_of(pod) if each != names.PROOF_FINALIZER]
+async def _let_go(
+    api: ApiServer, resource: Resource, mirror: Mirror[Any], document: Json, finalizer: str
+) -> None:
+    finalizers = [each for each in names.finalizers_of(document) if each != finalizer]
     try:
-        left = await api.hold_by(PODS, pod, finalizers=finalizers)
+        left = await api.hold_by(resource, document, finalizers=finalizers)
     except NotFound:
-        mirrors.pods.show_end(pod)
+        mirror.show_end(document)
         return
     except Conflict:
         return
     if left["metadata"].get("deletionTimestamp") and not finalizers:
-        mirrors.pods.show_end(left)
+        mirror.show_end(left)
     else:
-        mirrors.pods.show(left, is_ours=True)
+        mirror.show(left, is_ours=True)
 
 
 def _name_of_job(name: Name, pod: Json) -> Name:
@@ -240,7 +271,7 @@ def _name_of_job(name: Name, pod: Json) -> Name:
 
 def _is_shown(job: Json) -> bool:
     """True if a job has ended and is kept, so that users may still want to look at its pods."""
-    is_over = (job.get("status") or {}).get("phase") in (Phase.COMPLETED, Phase.FAILED)
+    is_over = (job.get("status") or {}).get("phase") in _FINAL
     return is_over and "deletionTimestamp" not in job["metadata"]
 
 

@@ -77,8 +77,9 @@ class _Answer(NamedTuple):
     """The time until which the answer counts for equal jobs."""
     asks: Asks | None = None
     """The requests of the pod as the API server would create it."""
-    is_crowded: bool = False
-    """True if only a quota refuses the pod."""
+    excuses_pods: bool = False
+    """True if the refusal says nothing against a job that has pods: a quota that these pods fill, or a field that
+    Kubernetes dropped when they were made."""
 
 
 class _Draft(NamedTuple):
@@ -118,10 +119,10 @@ class _Questions:
             del known[oldest[0]]
 
     async def _ask(self, name: Name, pod: Json) -> _Answer:
-        asks, is_crowded = None, False
+        asks, excuses_pods = None, False
         try:
             async with self._turns:
-                taken = await self._api.create(PODS, pod, name.namespace, dry_run=True)
+                taken = await self._api.create(PODS, pod, name.namespace, dry_run=True, strict=True)
             verdict, asks = "", _read(name, taken)
         except Conflict:
             verdict = ""  # A pod of this name was accepted before.
@@ -133,14 +134,14 @@ class _Questions:
         except Rejected as error:
             refusal = find_remedy(error)
             verdict = _verdict(error, refusal.remedy)
-            is_crowded = refusal.kind is RefusalKind.QUOTA
+            excuses_pods = refusal.kind in (RefusalKind.QUOTA, RefusalKind.UNKNOWN_FIELD)
         except Exception:
             # Other jobs may wait for this answer.
             log.exception("cannot check whether Kubernetes accepts the pods of job %s", name)
             verdict = None
         counts_for = FRESH_S if verdict == "" else REFUSED_S
         until = asyncio.get_running_loop().time() + counts_for
-        return _Answer(verdict, until, asks, is_crowded)
+        return _Answer(verdict, until, asks, excuses_pods)
 
 
 class DryRuns:
@@ -228,8 +229,7 @@ class DryRuns:
         answer = await asyncio.shield(question)
         # With additions of the cluster, such as default requests and the overhead of the runtime.
         self._learn(name, trial, asks=answer.asks)
-        # A quota that pods of this job already fill says nothing about its template.
-        is_taken = answer.verdict == "" or (answer.is_crowded and _has_pods(document))
+        is_taken = answer.verdict == "" or (answer.excuses_pods and _has_pods(document))
         if is_taken or answer.verdict is not None:
             self._find(name, trial, verdict=draft.flaw if is_taken else answer.verdict or "")
         return is_taken

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Final
 
-from dlcontrol.situation.ports import Entry, PodKey, PodOrder
+from dlcontrol.situation.ports import Entry, NotTaken, PodKey, PodOrder
 from dlcontrol.situation.status import Booking
 from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Conflict, NotFound, Rejected
@@ -31,10 +31,6 @@ FIRST_PORT, PORTS, PORTS_A_START = 20_000, 10_000, 64
 BAD_REQUEST, FORBIDDEN, INVALID = 400, 403, 422
 REFUSALS: Final = frozenset({BAD_REQUEST, FORBIDDEN, INVALID})
 """Status codes that a retry does not change; a person has to act."""
-
-
-class NotTaken(Exception):
-    """A pod is refused; the message names the reason and the remedy."""
 
 
 class Launcher:
@@ -65,7 +61,11 @@ class Launcher:
         entry = order.entry
         metadata = entry.document["metadata"]
         # Created before the pod, because the kubelet starts no container without this Secret.
-        await self._certificates.provide(entry.job.id, metadata)
+        try:
+            await self._certificates.provide(entry.job.id, metadata)
+        except Rejected as error:
+            # Such as in a namespace that is about to be deleted, where nothing can be created any more.
+            raise _not_taken(error) from error
         if not is_on_host(entry.job.template["spec"]):
             await self._make(order)
             return
@@ -129,9 +129,7 @@ class Launcher:
             # created it.
             there = await self._api.get(PODS, name, namespace)
         except Rejected as error:
-            if error.status not in REFUSALS:
-                raise
-            raise NotTaken(f"{error}; {find_remedy(error).remedy}") from error
+            raise _not_taken(error) from error
         if not is_of(there, uid):
             raise NotTaken(
                 f"there is a pod {namespace}/{name} already, which does not belong to DLJob"
@@ -155,3 +153,10 @@ class Launcher:
             return
         self._booked.note_missing(entry.job.id, booking, was_used=was_used)
         self._mirrors.report_news(burst=False)
+
+
+def _not_taken(error: Rejected) -> Rejected | NotTaken:
+    """Name the remedy of a refusal that only a person changes."""
+    if error.status not in REFUSALS:
+        return error
+    return NotTaken(f"{error}; {find_remedy(error).remedy}")

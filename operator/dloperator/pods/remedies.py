@@ -23,6 +23,8 @@ class RefusalKind(StrEnum):
     """A quota is exceeded; the pod itself is correct."""
     ADMISSION = "admission"
     """A rule or object of an administrator."""
+    UNKNOWN_FIELD = "unknown field"
+    """A field that no pod has, which Kubernetes would drop."""
 
 
 class _Known(NamedTuple):
@@ -33,6 +35,11 @@ class _Known(NamedTuple):
 
 
 _KNOWN: Final = (
+    _Known(
+        r"strict decoding error",
+        RefusalKind.UNKNOWN_FIELD,
+        "correct these names in spec.template or remove them, because Kubernetes would drop the fields in silence",
+    ),
     _Known(
         r"exceeded quota: ([^,\s]+)",
         RefusalKind.QUOTA,

@@ -75,6 +75,23 @@ KEPT: Final[Mapping[str, str]] = {
 }
 """Annotations of the pods that train; the template's take precedence."""
 
+OBJECT_META: Final = frozenset(
+    {
+        *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"),
+        *(
+            "finalizers",
+            "generateName",
+            "generation",
+            "labels",
+            "managedFields",
+            "name",
+            "namespace",
+        ),
+        *("ownerReferences", "resourceVersion", "selfLink", "uid"),
+    }
+)
+"""The fields of the metadata of any object; a pod takes only labels and annotations from its template."""
+
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_PREFERRED: Final = 32
 """The most nodes that a pod prefers."""
@@ -178,6 +195,8 @@ def _pod(metadata: JsonObject, template: JsonObject, *, name: str, role: str) ->
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
+            # Kept, so that the API server names a misspelled field in the dry run; it drops the field otherwise.
+            **{field: value for field, value in own.items() if field not in OBJECT_META},
             "name": name,
             "namespace": metadata["namespace"],
             "labels": {

@@ -25,16 +25,17 @@ class ConfigMapWriter:
         """The written content, by the names of ConfigMaps."""
         self._complaints: OncePerChange[str] = OncePerChange()
 
-    async def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a ConfigMap; ``content`` is its ``data`` or ``binaryData``."""
+    async def write(self, name: str, content: Mapping[str, Any]) -> bool:
+        """Write a ConfigMap; ``content`` is its ``data`` or ``binaryData``. Return true if it is there."""
         if content == self._told.get(name):
-            return
+            return True
         document = {"metadata": {"name": name, "namespace": self._namespace}, **content}
         try:
             await self._api.apply(CONFIGMAPS, document, namespace=self._namespace)
         except (Rejected, Unreachable) as error:
             if self._complaints.note(FAILURE, error):
                 log.warning("%s: %s", self._failure, error)
-        else:
-            self._told[name] = content
-            self._complaints.settle(FAILURE)
+            return False
+        self._told[name] = content
+        self._complaints.settle(FAILURE)
+        return True

@@ -1,8 +1,8 @@
 """
 Writes the progress of jobs into their statuses from time to time.
 
-The loop writes decisions at once. Progress is written after each hundredth of a job, or each minute, at a limited
-rate for all jobs together; the job that has waited longest comes first.
+The loop writes decisions at once. Progress is written after each hundredth of a job, after a minute if the speed has
+changed, or else after five minutes, at a limited rate for all jobs together; the job that has waited longest comes first.
 """
 
 import asyncio
@@ -23,6 +23,9 @@ from dloperator.jobs.status_writing import FigureWriter
 log = logging.getLogger(__name__)
 
 PROGRESS = "progress"
+SOON_S = 60.0
+"""After this time the operator writes a speed that has changed by more than ``CHANGE``."""
+CHANGE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,9 @@ class Publishing:
     share: float = 0.01
     """The operator writes the progress of a job after each further part of the training of this
     size."""
-    seconds: float = 60.0
-    """The operator writes the progress of a job that has advanced at least this often."""
+    seconds: float = 300.0
+    """The operator writes the progress of a job that has advanced at least this often, and after a minute if its speed
+    has changed by a tenth."""
     per_second: float = 10.0
     """The highest rate of such writes for all jobs together."""
     look_seconds: float = 1.0
@@ -43,6 +47,7 @@ class Publishing:
 class _Shown(NamedTuple):
     at: float
     iteration: int
+    speed: float
 
 
 class Publisher:
@@ -101,7 +106,7 @@ class Publisher:
                 log.info("progress cannot be written yet: %s", error)
                 return
             # A refused job counts as well, so that it does not come first each time.
-            self._shown[job] = _Shown(self._clock(), status.iteration)
+            self._shown[job] = _Shown(self._clock(), status.iteration, status.speed)
 
     def _find_due(self, scene: Scene) -> list[JobId]:
         now = self._clock()
@@ -111,7 +116,7 @@ class Publisher:
             if entry.status.phase in (Phase.RUNNING, Phase.ADJUSTING)
         }
         self._shown = {
-            job: self._shown.get(job) or _Shown(now, status.iteration)
+            job: self._shown.get(job) or _Shown(now, status.iteration, status.speed)
             for job, status in running.items()
         }
         return [job for job, status in running.items() if self._is_due(job, status, now=now)]
@@ -122,4 +127,7 @@ class Publisher:
         if not farther:
             return False
         share = self._settings.share * status.iterations_total
-        return now >= shown.at + self._settings.seconds or 0 < share <= farther
+        pause = self._settings.seconds
+        if abs(status.speed - shown.speed) > CHANGE * shown.speed:
+            pause = min(pause, SOON_S)
+        return now >= shown.at + pause or 0 < share <= farther

@@ -55,6 +55,11 @@ class Knowledge:
         self._set(kind, folded)
         return True
 
+    def adopt(self, profile: Profile) -> None:
+        """Take a profile over from a former controller, if the type is unknown."""
+        if profile.type not in self._profiles:
+            self._set(profile.type, profile)
+
     def forget(self, kind: JobType) -> None:
         """Forget a type that is not in the store."""
         if self._profiles.pop(kind, None) is not None:

@@ -114,6 +114,12 @@ class Notebook:
                 if self._contents.knowledge.learn(kind, observation) and not kind.is_of_one_job:
                     self._contents.pending.observe(kind, observation)
 
+    def adopt(self, profiles: Iterable[Profile]) -> None:
+        """Take over in memory what a former controller knew of unknown types."""
+        with self._contents.changing():
+            for profile in profiles:
+                self._contents.knowledge.adopt(profile)
+
     def forget(self, kind: JobType) -> None:
         """Forget the type of one job, which has ended."""
         assert kind.is_of_one_job, kind

@@ -1,9 +1,7 @@
 """The settings of a cluster's operator, from a ConfigMap in its namespace."""
 
-import base64
 import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,13 +80,12 @@ class Operator:
         return self._learned
 
     def _read_learned(self) -> Json:
+        from dloperator.reporting.learned_configmap import unpack  # noqa: PLC0415 - as below
+
         try:
-            found = self._read_config_map(names.LEARNED)
-            packed = base64.b64decode(found["binaryData"][names.LEARNED_KEY])
-            learned: Json = json.loads(zlib.decompress(packed))
-        except (BackendError, KeyError, ValueError, zlib.error):
+            return unpack(self._read_config_map(names.LEARNED))
+        except BackendError:
             return {}
-        return learned
 
     def _read_part(self, name: str) -> dict[str, str]:
         data: dict[str, str] = self._read_config_map(name)["data"]
