@@ -308,7 +308,7 @@ def _make_reservations(
 
 
 def open_memory(work: Work, learned: Learned) -> Notebook:
-    """Open the notebook with what the former leader has learnt; it may take seconds, so not on the event loop."""
+    """Open the notebook with the knowledge of the former leader; call it in a thread, because it may take seconds."""
     store = open_store(
         work.store, environment=os.environ, bounds=Bounds(days=work.options.record_days)
     )

@@ -75,14 +75,13 @@ def test_words_of_the_old_manner_are_found(script, package, tmp_path):
     assert any("code and chart: 10, and" in each for each in script.find_worse(measures, limits))
 
 
-def test_a_long_class_passes_its_limit_and_limits_only_fall(script, package, tmp_path):
+def test_a_function_passes_its_limit_and_limits_only_fall(script, package, tmp_path):
     [plain, _] = script.measure(tmp_path)
     limits = script.lower(plain, {})
-    body = "".join(f"    # Why.\n    field_{number}: int\n" for number in range(160))
-    (package / "long.py").write_text(f'"""Long."""\nclass Long:\n{body}', encoding="utf-8")
+    (package / "late.py").write_text('"""Late."""\n\n\ndef look():\n    pass\n', encoding="utf-8")
     [measures, places] = script.measure(tmp_path)
-    assert places["classes over 150 lines"] == ["operator/dlcell/long.py:Long: 161"]
+    assert places["functions named look"] == ["operator/dlcell/late.py:4: def look():"]
     worse = "\n".join(script.find_worse(measures, limits))
-    assert "classes over 150 lines: 1, and the limit is 0" in worse
+    assert "functions named look: 1, and the limit is 0" in worse
     assert "modules in the largest folder: 2, and the limit is 1" in worse
     assert script.lower(measures, limits) == limits

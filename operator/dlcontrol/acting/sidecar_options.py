@@ -52,7 +52,7 @@ def with_folder(job: Job, folder: str) -> Job:
 
 
 def on_cluster(job: Job) -> Job:
-    """Return the job with what its checkpoints are on, if that ends with its pod; then no word of its file counts."""
+    """Return the job with the kind of volume of its checkpoints, if that ends with its pod; then the file cannot say otherwise."""
     pod = job.template["spec"]
     trainer = next(each for each in pod["containers"] if each["name"] == TRAINER)
     named = [each for each in trainer.get("env") or () if each.get("name") == CHECKPOINT_FOLDER]

@@ -286,7 +286,7 @@ def _checkpoint_elsewhere(snapshot: Snapshot, state: JobState, cause: Cause) -> 
     remedies = ["uncordon it"] * bool(cordoned) + ["bring it back"] * bool(gone)
     return (
         f"{told}; {' and '.join(facts)}: {' or '.join(remedies)}, or set spec.checkpoint.shared to true, and"
-        " the job begins on another node with what its checkpoint.path has there"
+        " the job begins on another node with the files in its checkpoint.path there"
     )
 
 

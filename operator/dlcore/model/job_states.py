@@ -57,7 +57,7 @@ class JobState:
     keeps_first: bool = False
     """Whether it will keep the GPUs that it starts with, because it is known that nothing saves its work."""
     lost_if_stopped: bool = False
-    """Whether all its work ends with its pods: its GPUs may change there, but a stop loses everything."""
+    """All its work ends with its pods: its GPUs may change there, but a stop loses everything."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)

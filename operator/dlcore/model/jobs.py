@@ -121,7 +121,7 @@ class Checkpoint:
     """0: the training writes to ``path`` itself."""
     shared: bool = False
     ends_with_pod: str = ""
-    """What ``path`` is on, if that ends with the pod. Platforms set it; empty: it outlives the pod."""
+    """The volume or file system of ``path``, if that ends with the pod. Platforms set it; empty: it outlives the pod."""
     trusted: bool = False
     vet: bool = False
     timeout_seconds: float = 60.0

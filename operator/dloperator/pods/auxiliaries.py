@@ -159,7 +159,7 @@ class Auxiliaries:
             if mark.startswith(CDI_MARKS):
                 raise CannotBe(f"its annotation {mark} would show it the GPUs of jobs; remove it")
         try:
-            # Strict, because nothing else would tell that Kubernetes drops a misspelled field.
+            # Strict: otherwise no error shows that Kubernetes drops a misspelled field.
             return await self._api.create(PODS, pod, name.namespace, strict=True)
         except Conflict:
             # Our own pod, if the watch has not delivered it yet, or a pod of another owner.

@@ -209,7 +209,13 @@ class Cleanup:
 
     async def _let_job_go(self, job: Json, turns: asyncio.Semaphore) -> None:
         async with turns:
-            await _let_go(self._api, DLJOBS, self._mirrors.jobs, job, names.FINALIZER)
+            await _let_go(
+                self._api,
+                DLJOBS,
+                mirror=self._mirrors.jobs,
+                document=job,
+                finalizer=names.FINALIZER,
+            )
 
     async def _clean_up_pod(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
@@ -221,7 +227,13 @@ class Cleanup:
         may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
         # The deletion of the job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
-            await _let_go(self._api, PODS, self._mirrors.pods, pod, names.PROOF_FINALIZER)
+            await _let_go(
+                self._api,
+                PODS,
+                mirror=self._mirrors.pods,
+                document=pod,
+                finalizer=names.PROOF_FINALIZER,
+            )
         if not (ended and job is not None and _is_shown(job)):
             await self._removals.remove(pod)
         if may_return:
@@ -249,7 +261,7 @@ def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _
 
 
 async def _let_go(
-    api: ApiServer, resource: Resource, mirror: Mirror[Any], document: Json, finalizer: str
+    api: ApiServer, resource: Resource, *, mirror: Mirror[Any], document: Json, finalizer: str
 ) -> None:
     finalizers = [each for each in names.finalizers_of(document) if each != finalizer]
     try:

@@ -26,7 +26,7 @@ class ConfigMapWriter:
         self._complaints: OncePerChange[str] = OncePerChange()
 
     async def write(self, name: str, content: Mapping[str, Any]) -> bool:
-        """Write a ConfigMap; ``content`` is its ``data`` or ``binaryData``. Return true if it is there."""
+        """Write a ConfigMap; ``content`` is its ``data`` or ``binaryData``. Return whether it is in the cluster."""
         if content == self._told.get(name):
             return True
         document = {"metadata": {"name": name, "namespace": self._namespace}, **content}

@@ -131,7 +131,7 @@ def unpack(found: Json) -> dict[str, Any]:
 
 
 class Learned:
-    """What the former leader has published."""
+    """The knowledge that the former leader has published."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
