@@ -120,6 +120,7 @@ class Observer:
             ttl_seconds=self._options.rules.ttl_seconds_after_finished,
             begun=self._sent.begun,
             machines=observation.machines,
+            priorities=observation.priorities,
         )
 
     def _is_untrusted(self, key: PodKey, pod: Pod, *, entries: Mapping[JobId, Entry]) -> bool:

@@ -129,6 +129,11 @@ class Scheduler:
         # An unfinished plan is decided again, even if nothing else has changed.
         self._last.basis = None if self._last.is_unfinished else self._basis(scene)
 
+    def limit(self, limits: NamespaceLimits) -> None:
+        """Decide within other limits from now on."""
+        self._options = replace(self._options, limits=limits)
+        self.decide_again()
+
     def decide_again(self) -> None:
         """Decide again in the next cycle, because this decision could not be recorded for all jobs."""
         self._last.basis = None
@@ -159,7 +164,7 @@ class Scheduler:
         )
         aside = self._quarantine.unheard, self._quarantine.held.keys()
         unproven = snapshots.find_unproven(scene).keys()
-        return jobs, tuple(scene.nodes.values()), unproven, aside
+        return jobs, tuple(scene.nodes.values()), unproven, aside, scene.priorities
 
     def decide(self, scene: Scene) -> Decision:
         """Ask the policy for a plan; set aside only the jobs without a sound plan."""
@@ -229,7 +234,7 @@ class Scheduler:
             quarantine=self._quarantine,
             forecasts=self._learning.forecasts(),
             seed=self._options.seed,
-            limits=self._options.limits,
+            limits=self._options.limits.granting(scene.priorities),
             policy_state=self._last.policy_state,
         )
 

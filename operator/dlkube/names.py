@@ -1,5 +1,6 @@
 """Names of the resource, labels, annotations, ConfigMaps and the field manager."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,8 @@ ALL: Final = "*"
 """Means all namespaces."""
 HOLD: Final = "dljob.io/hold"
 """On a namespace: an administrator holds its jobs; the value is the reason."""
+MAX_PRIORITY: Final = "dljob.io/max-priority"
+"""On a namespace: the highest priority that an administrator grants to its jobs."""
 HOLD_ALL: Final = "dljob.io/hold-all"
 """On the namespace of the operator: an administrator holds all jobs."""
 
@@ -73,6 +76,12 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def max_priority_of(namespace: Mapping[str, Any]) -> int | None:
+    """Return the highest priority that the annotation of a namespace grants; what is no number grants nothing."""
+    written = (namespace["metadata"].get("annotations") or {}).get(MAX_PRIORITY, "")
+    return int(written) if re.fullmatch(r"-?\d{1,10}", written) else None
 
 
 def holds_of(namespace: Mapping[str, Any], home: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import logging
 import os
 import platform
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -26,6 +26,8 @@ from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.clocks import SteadyClock, report_steps
 from dlcontrol.situation.ports import PodKey
 from dlcore.model import GpuRef, JobId, Node
+from dlcore.placement.limits import NamespaceLimits
+from dlcore.problems import WrongDocument
 from dlcore.recording.record import Header, Record, Source
 from dllocal.api.serving import Server
 from dllocal.events import Events
@@ -208,6 +210,8 @@ class Running:
             # replaces that of asyncio.run, whose second Ctrl-C raises KeyboardInterrupt at any line.
             for signum in ENDING:
                 loop.add_signal_handler(signum, control.cancel)
+            if self.setup.reload is not None:
+                loop.add_signal_handler(signal.SIGHUP, self._reload, self.setup.reload)
         try:
             # Not `await control`, which would raise the cancellation by a signal here. The other tasks end only by an
             # error, which ends the server: without them GPU states would be stale and logs would fill the disk.
@@ -220,6 +224,16 @@ class Running:
                 each.cancel()
             await asyncio.wait({control, *beside})
             log.info("stops; running jobs continue")
+
+    def _reload(self, read: Callable[[], NamespaceLimits]) -> None:
+        """Decide within the limits that the settings have now."""
+        try:
+            self.controller.scheduler.limit(read())
+        except (WrongDocument, ValueError, OSError) as error:
+            log.warning("the limits stay as they are: %s", error)
+        else:
+            log.info("the limits of the settings hold from now on")
+            self.controller.wake()
 
     async def _control(self) -> None:
         """Run the loop once the GPUs of other users are known."""

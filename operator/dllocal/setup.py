@@ -10,6 +10,7 @@ from dlcontrol.settings import Setting
 from dlcontrol.sidecars.dialing import DialSettings
 from dlcontrol.situation.ports import PodKey
 from dlcore.model import Node
+from dlcore.placement.limits import NamespaceLimits
 from dlcore.profiles import Profile
 from dllocal.gpus.devices import RealGpus
 from dllocal.jobs.user_limits import UserLimits
@@ -34,6 +35,8 @@ class Setup:
     options: Options
     sharing: Sharing | None = None
     """The users of the server; by default only its own."""
+    reload: Callable[[], NamespaceLimits] | None = None
+    """Reads the limits of namespaces again, at SIGHUP; ``None``: there is no SIGHUP to hear."""
     real_gpus: RealGpus | None = None
     """The real GPUs behind ``nodes``, which are locked and watched."""
     store: str = ""

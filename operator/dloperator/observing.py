@@ -167,4 +167,9 @@ class Observer:
                 for namespace in self._mirrors.held.objects.values()
                 for name, why in namespace["holds"].items()
             },
+            {
+                name.name: namespace["max_priority"]
+                for name, namespace in self._mirrors.held.objects.items()
+                if namespace["max_priority"] is not None
+            },
         )

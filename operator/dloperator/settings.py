@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -61,6 +61,8 @@ def load_settings(file: Path | None, options: Iterable[str]) -> Loaded[OperatorS
             raise SettingsError((wrong,))
         given[path] = value
     document = yaml.safe_load(file.read_text()) if file is not None else None
-    return load_tree(
+    loaded = load_tree(
         OperatorSettings(), document, file=str(file or ""), environment=os.environ, options=given
     )
+    settings = loaded.settings
+    return loaded._replace(settings=replace(settings, limits=settings.limits.closed()))

@@ -176,7 +176,7 @@ def test_a_job_bound_to_its_checkpoint_hears_where_that_is():
 
 RELEASE = (
     "or set spec.checkpoint.shared to true, and the job begins on another node with the files in its"
-    " checkpoint.path has there"
+    " checkpoint.path there"
 )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.local.histories import read
 from tests.local.test_ending_in_changes import evaluating, journal_of
+from tests.operator.priorities import grant
 from tests.operator.stages import Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -44,6 +45,7 @@ def suspend(stage: Stage) -> None:
 
 
 def displace(stage: Stage) -> None:
+    grant(stage, 5)
     submit(stage, "rival", manner="saves", priority=5)
 
 

@@ -146,6 +146,8 @@ class Observation:
     """Further facts about nodes, where known."""
     holds: Mapping[str, str] = field(default_factory=dict)
     """The namespaces whose jobs an administrator holds, with the reasons; ``*``: all."""
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """The highest priorities that an administrator grants to the jobs of namespaces, beside the settings."""
 
 
 class PodOrder(NamedTuple):

@@ -320,7 +320,7 @@ def _priority_not_allowed(snapshot: Snapshot, state: JobState, _: Cause) -> str:
     allowed = "any" if highest is None else f"at most {highest}"
     return (
         f"its priority is {state.job.priority}, and jobs of namespace {namespace or '(none)'} may"
-        f" have {allowed}; lower spec.priority, or ask for a higher limit"
+        f" have {allowed}; lower spec.priority, or ask an administrator to grant it"
     )
 
 

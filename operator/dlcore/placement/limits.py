@@ -45,6 +45,14 @@ class NamespaceLimits:
         """The highest priority that jobs of a namespace may have; ``None``: any."""
         return self.max_priority.get(namespace, self.max_priority.get(ANY))
 
+    def granting(self, priorities: Mapping[str, int]) -> "NamespaceLimits":
+        """Return the limits with the highest priorities that an administrator has granted since."""
+        return replace(self, max_priority={**self.max_priority, **priorities})
+
+    def closed(self) -> "NamespaceLimits":
+        """Return the limits of a place with several users: none may have a priority above 0 that is not granted."""
+        return replace(self, max_priority={ANY: 0, **self.max_priority})
+
     def less(self, held: Mapping[str, int]) -> "NamespaceLimits":
         """Return the limits less the GPUs that unscheduled jobs hold."""
         left = {

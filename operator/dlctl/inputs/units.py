@@ -21,6 +21,7 @@ SERVICE = """\
 [Service]
 Type=notify
 ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
 {umask}KillMode=process
 OOMPolicy=continue
 TasksMax=infinity

@@ -172,10 +172,10 @@ class Mirrors:
         )
         self.held: Mirror[Json] = Mirror(
             self._changed,
-            is_news=lambda known, shown: known["holds"] != shown["holds"],
-            is_meant=lambda namespace: bool(namespace["holds"]),
+            is_news=lambda known, shown: {**known, "metadata": 0} != {**shown, "metadata": 0},
+            is_meant=lambda each: bool(each["holds"]) or each["max_priority"] is not None,
         )
-        """The namespaces whose annotations hold jobs."""
+        """The namespaces whose annotations hold jobs or grant priorities."""
         self.others = OtherObjects()
         """The other users of the nodes."""
 

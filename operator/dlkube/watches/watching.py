@@ -61,13 +61,19 @@ def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
         Followed(DLJOBS, mirrors.jobs),
         Followed(PODS, mirrors.pods, labels=OURS, home=home),
         Followed(NODES, mirrors.nodes, is_in_namespaces=False),
-        Followed(NAMESPACES, mirrors.held, is_in_namespaces=False, keep=partial(_keep_holds, home)),
+        Followed(
+            NAMESPACES, mirrors.held, is_in_namespaces=False, keep=partial(_keep_annotations, home)
+        ),
     )
 
 
-def _keep_holds(home: str, namespace: Json) -> Json:
+def _keep_annotations(home: str, namespace: Json) -> Json:
     metadata = {each: namespace["metadata"][each] for each in ("name", "resourceVersion")}
-    return {"metadata": metadata, "holds": names.holds_of(namespace, home)}
+    return {
+        "metadata": metadata,
+        "holds": names.holds_of(namespace, home),
+        "max_priority": names.max_priority_of(namespace),
+    }
 
 
 class Watches:

@@ -26,6 +26,7 @@ from dlcontrol.situation.ports import Behind, Fenced
 from dlcore import policies
 from dlcore.contract import Policy
 from dlcore.model import Mechanism
+from dlcore.placement.limits import NamespaceLimits
 from dlctl.inputs import arguments, units
 from dlctl.inputs.completing import complete_policies
 from dlctl.inputs.options import STATE_HELP
@@ -194,7 +195,8 @@ def command(
     setup = build_setup(
         root, loaded, supply=find_supply(root, gpus, virtual=virtual_gpus, cluster=cluster)
     )
-    setup = replace(setup, sharing=sharing)
+    if sharing is not None:
+        setup = _shared(setup, sharing, config and config.absolute(), given)
     try:
         with _logging(root / "dljob.log") as shown, web.serving(page, root):
             asyncio.run(_run(setup, child, shown))
@@ -271,6 +273,18 @@ def build_setup(root: Path, loaded: Loaded[LocalSettings], *, supply: Supply) ->
         settings=tuple(loaded.described()),
         metrics=chosen.serving.metrics,
     )
+
+
+def _shared(
+    setup: Setup, sharing: Sharing, config: Path | None, given: dict[str, str | int | None]
+) -> Setup:
+    """Return the setup of a server for several users, whose limits can be changed while it runs."""
+
+    def reload() -> NamespaceLimits:
+        return load_settings(config, given).settings.limits.closed()
+
+    options = replace(setup.options, limits=setup.options.limits.closed())
+    return replace(setup, sharing=sharing, options=options, reload=reload)
 
 
 def _make_policy(text: str) -> Policy:

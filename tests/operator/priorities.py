@@ -1,0 +1,11 @@
+"""Grants of priorities by an administrator."""
+
+from dlkube import names
+from tests.operator.stages import Stage
+
+
+def grant(stage: Stage, priority: int | None) -> None:
+    """Let the jobs of the namespace have a priority up to this one; ``None`` takes the grant back."""
+    highest = None if priority is None else str(priority)
+    annotations = {"metadata": {"annotations": {names.MAX_PRIORITY: highest}}}
+    stage.api.merge(f"/api/v1/namespaces/{stage.namespace}", annotations)
