@@ -6,14 +6,17 @@ server, and last the loop. Trainings outlive the controller: their SideCars go o
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - asyncio loads it later, when no descriptor may be free
+import errno
 import logging
 import os
 import platform
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from dlcloud.watching import EndWatch
 from dlcontrol.learning.learned_state import LearnedState
@@ -54,6 +57,12 @@ from dlstore.store import Bounds
 log = logging.getLogger(__name__)
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+ENDING_S: Final = 4.0
+"""How long after a signal the server may take to end. After that its process ends as it is, which is safe at any time."""
+SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""The errors after which asyncio accepts a connection a second later."""
+QUIET_S: Final = 60.0
+"""The interval of lines in the log about refused connections."""
 
 
 class Running:
@@ -61,6 +70,7 @@ class Running:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+        self._quiet_until = 0.0
         self.folders = Folders(setup.state, shared=setup.sharing is not None)
         make_folders(self.folders)
         self._lock = lock_folder(self.folders)
@@ -200,6 +210,7 @@ class Running:
         a controller has to begin in a later epoch.
         """
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._explain)
         # Do this before any task exists, because an error here would have to end the tasks.
         await self.server.open()
         log.info("answers at %s", self.folders.socket)
@@ -209,7 +220,7 @@ class Running:
             # A signal cancels the loop alone, and this coroutine and its caller close the rest in order. The handler
             # replaces that of asyncio.run, whose second Ctrl-C raises KeyboardInterrupt at any line.
             for signum in ENDING:
-                loop.add_signal_handler(signum, control.cancel)
+                loop.add_signal_handler(signum, self._end, control)
             if self.setup.reload is not None:
                 loop.add_signal_handler(signal.SIGHUP, self._reload, self.setup.reload)
         try:
@@ -234,6 +245,26 @@ class Running:
         else:
             log.info("the limits of the settings hold from now on")
             self.controller.wake()
+
+    def _end(self, control: asyncio.Task[None]) -> None:
+        control.cancel()
+        # Python waits for threads, which may compute or wait for a file for minutes.
+        late = threading.Timer(ENDING_S, os._exit, (0,))
+        late.daemon = True
+        late.start()
+
+    def _explain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report that no connection can be accepted in one line, without a traceback each second."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in SCARCE:
+            loop.default_exception_handler(context)
+        elif loop.time() > self._quiet_until:
+            self._quiet_until = loop.time() + QUIET_S
+            log.warning(
+                "connections wait (%s); end programs that keep connections to this server, or allow"
+                " it more files (ulimit -n, LimitNOFILE)",
+                error.strerror,
+            )
 
     async def _control(self) -> None:
         """Run the loop once the GPUs of other users are known."""

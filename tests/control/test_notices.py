@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from dlcontrol.reporting import notices
-from dlcontrol.reporting.notices import MOST_QUEUED, Notices
+from dlcontrol.reporting.notices import MOST_WAITING, Notices
 from dlcontrol.settings import Notify, Settings, SettingsError, load_tree
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.status import Condition, ConditionType
@@ -79,6 +79,35 @@ async def test_the_end_of_a_job_is_posted_with_its_token_until_the_server_takes_
     assert told == ["a", event, "Why", "a: it is over"]
 
 
+@pytest.mark.parametrize(("status", "attempts"), [(400, 1), (404, 1), (408, 2), (425, 2), (429, 2)])
+@on_loop
+async def test_a_refusal_is_final_unless_a_later_attempt_may_succeed(caplog, status, attempts):
+    async with receiver(status) as (url, got):
+        sent = Notices(Notify(url=url), lambda: NOW, sleep=at_once)
+        sent.take(make_scene(cast("a")), {JOB: ended(Phase.FAILED, reason="Why")}, news=())
+        await until(lambda: len(got) == attempts and not sent._sending)
+    assert ("the server answers" in caplog.text) == (attempts == 1)
+
+
+@on_loop
+async def test_a_notice_that_is_not_taken_delays_no_other_one():
+    first = asyncio.Event()
+
+    async def pause(seconds):
+        if seconds:
+            first.set()
+            await asyncio.Event().wait()
+
+    news = [(JOB, News("GpuBroken", "Xid 79", warning=True))]
+    async with receiver(500) as (url, got):
+        sent = Notices(Notify(url=url, events=("GpuBroken",)), lambda: NOW, sleep=pause)
+        sent.take(make_scene(cast("a")), {}, news=news)
+        await first.wait()
+        sent.take(make_scene(cast("a")), {}, news=news)
+        await until(lambda: len(got) == 2)
+        await sent.end()
+
+
 @on_loop
 async def test_only_chosen_events_are_sent_and_a_reason_of_events_may_be_chosen():
     news = [
@@ -141,9 +170,9 @@ async def test_a_receiver_that_hangs_delays_only_its_notices_and_the_log_has_no_
 
 
 @on_loop
-async def test_the_queue_is_bounded(caplog):
+async def test_the_number_of_waiting_notices_is_bounded(caplog):
     sent = Notices(Notify(command=("true",), events=("GpuBroken",)), lambda: NOW)
-    sent.take(make_scene(cast("a")), {}, news=[(JOB, News("GpuBroken", "X"))] * (MOST_QUEUED + 1))
+    sent.take(make_scene(cast("a")), {}, news=[(JOB, News("GpuBroken", "X"))] * (MOST_WAITING + 1))
     assert "too many notices" in caplog.text
     await sent.end()
 

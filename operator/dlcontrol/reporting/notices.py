@@ -1,17 +1,16 @@
 """
 Sends notices of chosen events to a program or a web server, as the settings under ``notify`` say.
 
-The loop only queues notices. A task sends them one after the other and repeats a failed one, so a receiver that is
-slow or down delays no decision. The queue is bounded, and a notice that cannot be delivered is dropped with a line
-in the log. A controller that restarts does not send the notices of its predecessor again.
+Each notice has a task of its own that sends it, and repeats that after a failure that may pass. So a receiver that is
+slow or down delays no decision, and a notice that it does not take delays no other one. The number of these tasks is
+bounded, and a notice that cannot be delivered is dropped with a line in the log. A controller that restarts does not
+send the notices of its predecessor again.
 """
 
 import asyncio
 import json
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,11 +30,15 @@ from dlcore.model import JobId, Phase
 
 log = logging.getLogger(__name__)
 
-MOST_QUEUED: Final = 1000
+MOST_WAITING: Final = 1000
 PAUSES: Final = (1.0, 5.0, 30.0, 120.0)
 """The pauses before a failed notice is sent again."""
 LIMIT_S: Final = 15.0
 """The limit of one attempt."""
+MOST_AT_ONCE: Final = 4
+"""The most attempts at the same time."""
+PASSING: Final = frozenset({408, 425, 429})
+"""The refusals of a client's request (4xx) that a later attempt may not get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,14 @@ class Notice:
 class Undelivered(Exception):
     """A receiver did not take a notice; ``str()`` is the reason, without secrets."""
 
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        """``is_final``: the receiver would refuse the same notice again."""
+        super().__init__(reason)
+        self.is_final = is_final
+
 
 class Notices:
-    """Queues and sends notices; one for the life of a controller."""
+    """Sends notices; one for the life of a controller."""
 
     def __init__(
         self,
@@ -79,19 +87,19 @@ class Notices:
         self._clock = clock
         self._sleep = sleep
         self._looked_at = clock()
-        self._queue: deque[Notice] = deque()
-        self._sender: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     def take(
         self, before: Scene, after: Mapping[JobId, Status], *, news: Iterable[tuple[JobId, News]]
     ) -> None:
-        """Queue the chosen events of a cycle."""
+        """Send the chosen events of a cycle."""
         if self._settings.is_wanted:
             self._put(_find_ends(before, after))
             self._put(_find_news(news, before.now))
 
     def find_waits(self, scene: Scene) -> None:
-        """Queue the jobs whose wait has become too long since the last call."""
+        """Send notices of the jobs whose wait has become too long since the last call."""
         limit, earlier = self._settings.wait_seconds, self._looked_at
         self._looked_at = scene.now
         if self._settings.is_wanted and limit > 0:
@@ -102,45 +110,41 @@ class Notices:
             )
 
     async def end(self) -> None:
-        """Stop sending; queued notices are lost."""
-        if self._sender is not None:
-            self._sender.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sender
+        """Stop sending; notices that are not delivered yet are lost."""
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
 
     def _put(self, notices: Iterable[Notice]) -> None:
+        ways = [self._post] if self._settings.url or self._settings.url_file else []
+        ways += [self._run] if self._settings.command else []
         for notice in notices:
             if notice.event not in self._settings.events:
                 continue
-            if len(self._queue) >= MOST_QUEUED:
-                dropped = self._queue.popleft()
+            if len(self._sending) >= MOST_WAITING:
                 log.warning(
-                    "too many notices wait; drops that of %s of %s", dropped.event, dropped.job
+                    "too many notices wait; drops that of %s of %s", notice.event, notice.job
                 )
-            self._queue.append(notice)
-        if self._queue and (self._sender is None or self._sender.done()):
-            self._sender = asyncio.get_running_loop().create_task(self._send_all())
-
-    async def _send_all(self) -> None:
-        while self._queue:
-            notice = self._queue.popleft()
-            if self._settings.url or self._settings.url_file:
-                await self._insist(self._post, notice)
-            if self._settings.command:
-                await self._insist(self._run, notice)
+                continue
+            for send in ways:
+                task = asyncio.get_running_loop().create_task(self._insist(send, notice))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
 
     async def _insist(self, send: Callable[[bytes], Awaitable[None]], notice: Notice) -> None:
         reason = ""
         for pause in (0.0, *PAUSES):
             await self._sleep(pause)
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with self._turns, asyncio.timeout(LIMIT_S):
                     await send(notice.write())
                 return
             except TimeoutError:
                 reason = f"no answer within {LIMIT_S:g} s"
             except Undelivered as error:
                 reason = str(error)
+                if error.is_final:
+                    break
         log.warning("drops the notice of %s of %s: %s", notice.event, notice.job, reason)
 
     async def _post(self, body: bytes) -> None:
@@ -155,7 +159,8 @@ class Notices:
                 session.post(url, data=body, headers=headers, allow_redirects=False) as answer,
             ):
                 if answer.status >= 300:
-                    raise Undelivered(f"the server answers {answer.status}")
+                    is_final = 400 <= answer.status < 500 and answer.status not in PASSING
+                    raise Undelivered(f"the server answers {answer.status}", is_final=is_final)
         except OSError as error:
             raise Undelivered(error.strerror or type(error).__name__) from error
         except (aiohttp.ClientError, ValueError) as error:

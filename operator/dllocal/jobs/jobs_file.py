@@ -80,7 +80,9 @@ class JobsFile:
             except (sqlite3.Error, OSError):
                 if not Reserve(path).release():
                     raise
-                log.warning("%s: its disk is full; the room that is kept for it is used", path)
+                log.warning(
+                    "%s: its disk is full; the room and inodes that are kept for it are used", path
+                )
                 opened = _open(path, reading, least_epoch=least_epoch)
             opened.file.reserve.make()
             return opened
@@ -290,6 +292,9 @@ def _move_aside(path: Path) -> None:
 
 
 def _says_damage(error: sqlite3.Error) -> bool:
+    # That of our own journal has no name of SQLite's.
+    if isinstance(error.__cause__, OSError):
+        return False
     name = name_of(error)
     if name.startswith("SQLITE_IOERR"):
         return name.startswith("SQLITE_IOERR_SHORT_READ")

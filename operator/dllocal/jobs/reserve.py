@@ -1,12 +1,13 @@
-"""Reserved disk space for the list of jobs, so that a controller starts and jobs can be cancelled
-on a full disk.
+"""Reserved disk space and inodes for the list of jobs, so that a controller starts and jobs can be
+cancelled on a full disk.
 
-Every decision is written first, so without this file users could not cancel the jobs that fill the
-disk (tests/attack/test_disks.py). :mod:`dllocal.jobs.jobs_file` removes the file when it needs the
-space, and creates it again when space is free.
+Every decision is written first, so without these files users could not cancel the jobs that fill the
+disk (tests/attack/test_disks.py). :mod:`dllocal.jobs.jobs_file` removes the files when it needs the
+space or the inodes, and creates them again when there are enough.
 """
 
 import contextlib
+import math
 import os
 from pathlib import Path
 from typing import Final
@@ -16,18 +17,28 @@ LEAST_LEFT: Final = 16 * BYTES
 """The free space that the file leaves to other files."""
 MOST_FREE: Final = BYTES // 2
 """A disk with more free space is not full."""
+INODES: Final = 24
+"""The files that keep inodes. A start makes about a dozen: journals, sockets and logs."""
+LEAST_INODES_LEFT: Final = 128
 
 
 class Reserve:
-    """The file next to the list of jobs."""
+    """The files next to the list of jobs."""
 
     def __init__(self, beside: Path) -> None:
         self._path = beside.with_name("reserve")
+        folder = beside.with_name("reserved-inodes")
+        self._inodes = [folder / str(number) for number in range(INODES)]
 
     def make(self) -> None:
-        """Take the space if it is free."""
+        """Take the space and the inodes if they are free."""
         with contextlib.suppress(OSError):
-            if self._path.exists() or self._free() < BYTES + LEAST_LEFT:
+            space, inodes = self._free()
+            if inodes >= INODES + LEAST_INODES_LEFT and not self._inodes[-1].exists():
+                self._inodes[0].parent.mkdir(mode=0o700, exist_ok=True)
+                for path in self._inodes:
+                    path.touch(0o600)
+            if self._path.exists() or space < BYTES + LEAST_LEFT:
                 return
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -38,13 +49,18 @@ class Reserve:
                 os.close(file)
 
     def release(self) -> bool:
-        """Free the space if the disk is full; return whether a retry can succeed."""
+        """Free what the disk lacks, space or inodes; return whether a retry can succeed."""
         with contextlib.suppress(OSError):
-            if self._free() <= MOST_FREE:
-                self._path.unlink()
-                return True
+            space, inodes = self._free()
+            wanted = [self._path] if space <= MOST_FREE else []
+            wanted += self._inodes if inodes < INODES else []
+            there = [path for path in wanted if path.exists()]
+            for path in there:
+                path.unlink()
+            return bool(there)
         return False
 
-    def _free(self) -> int:
+    def _free(self) -> tuple[int, float]:
+        """Return the free bytes and inodes; infinite where a file system makes inodes as it needs them."""
         found = os.statvfs(self._path.parent)
-        return found.f_bavail * found.f_frsize
+        return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else math.inf
