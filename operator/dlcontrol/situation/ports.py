@@ -147,7 +147,7 @@ class Observation:
     holds: Mapping[str, str] = field(default_factory=dict)
     """The namespaces whose jobs an administrator holds, with the reasons; ``*``: all."""
     priorities: Mapping[str, int] = field(default_factory=dict)
-    """The highest priorities that an administrator grants to the jobs of namespaces, beside the settings."""
+    """The highest priorities that an administrator grants to the jobs of namespaces; they override the settings."""
 
 
 class PodOrder(NamedTuple):

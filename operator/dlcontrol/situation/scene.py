@@ -116,7 +116,7 @@ class Scene:
     needs: Mapping[JobId, Needs] = field(default_factory=dict)
     """The needs of a job's pods in addition to GPUs, where they are known."""
     priorities: Mapping[str, int] = field(default_factory=dict)
-    """The highest priorities that an administrator grants to the jobs of namespaces, beside the settings."""
+    """The highest priorities that an administrator grants to the jobs of namespaces; they override the settings."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
     """The starts of jobs that this controller has commanded."""
     machines: Mapping[NodeName, BootState] = field(default_factory=dict)

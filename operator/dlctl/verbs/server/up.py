@@ -196,7 +196,7 @@ def command(
         root, loaded, supply=find_supply(root, gpus, virtual=virtual_gpus, cluster=cluster)
     )
     if sharing is not None:
-        setup = _shared(setup, sharing, config and config.absolute(), given)
+        setup = _shared(setup, sharing, config=config and config.absolute(), given=given)
     try:
         with _logging(root / "dljob.log") as shown, web.serving(page, root):
             asyncio.run(_run(setup, child, shown))
@@ -276,7 +276,7 @@ def build_setup(root: Path, loaded: Loaded[LocalSettings], *, supply: Supply) ->
 
 
 def _shared(
-    setup: Setup, sharing: Sharing, config: Path | None, given: dict[str, str | int | None]
+    setup: Setup, sharing: Sharing, *, config: Path | None, given: dict[str, str | int | None]
 ) -> Setup:
     """Return the setup of a server for several users, whose limits can be changed while it runs."""
 
