@@ -154,6 +154,7 @@ class Assembly:
                 on_gone=self._observer.end_start,
                 on_failure=self._hear_failure,
                 has_stepped=lambda: not has_progress or self._observer.progress().begun,
+                has_work=self._observer.has_work,
                 output=LastOutput(
                     self._read_output,
                     is_counted=training.iterations > 0,

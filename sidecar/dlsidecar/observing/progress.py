@@ -133,6 +133,8 @@ class Meter:
         self.metrics: dict[str, float] = {}
         self.has_observed = False
         """True if the training has reported anything since the latest start."""
+        self.has_reported = False
+        """True if it has done so in an earlier start."""
         self._moved_at: float | None = None
         self._points: list[tuple[float, float]] = []
         self._is_warming_up = True
@@ -148,6 +150,7 @@ class Meter:
         self._speed = None
         self._is_stale = False
         self._moved_at = now
+        self.has_reported = self.has_reported or self.has_observed
         self.has_observed = False
         self._interval = 0
         self.pauses.begin()
