@@ -175,6 +175,8 @@ def test_the_bar_of_an_evaluation_is_no_epoch():
 
 def test_a_start_resumes_in_the_epoch_of_its_checkpoint():
     assert counted(150, 1, 150, 1, 90, "start", 60, 61) == [150, 151, 300, 301, 390, 360, 361]
+    # It was made after the latest report.
+    assert counted(150, 1, 50, "start", 53, 54)[-2:] == [203, 204]
     # The checkpoint is of the end of the epoch before.
     assert counted(150, 1, 150, 1, 90, "start", 140, 141)[-2:] == [290, 291]
     # A counter over all epochs that resumes far behind is lost work, and no epoch.

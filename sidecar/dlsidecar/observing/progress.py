@@ -130,8 +130,8 @@ class Rounds:
         """Return the iterations of all rounds; ``counted`` is the latest result, ``is_first`` begins a start."""
         rounds = self._rounds
         if is_first:
-            # A start resumes at or before the latest iteration, so the counter is in that round or an earlier one.
-            while len(rounds) > 1 and rounds[-1][0] + number > counted:
+            # A start resumes near the latest report, or before it in that round or an earlier one.
+            while len(rounds) > 1 and rounds[-1][0] + number > counted + rounds[-2][1] / 4:
                 rounds.pop()
             rounds[-1] = (rounds[-1][0], number)
         before, highest = rounds[-1]
