@@ -154,6 +154,12 @@ class Assembly:
                 on_gone=self._observer.end_start,
                 on_failure=self._hear_failure,
                 has_stepped=lambda: not has_progress or self._observer.progress().begun,
+                # Without a source of progress it is unknown whether the first start will ever report.
+                has_work=lambda: (
+                    self._observer.has_work()
+                    if has_progress
+                    else self._observer.has_work() is not False
+                ),
                 output=LastOutput(
                     self._read_output,
                     is_counted=training.iterations > 0,

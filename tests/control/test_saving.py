@@ -328,3 +328,24 @@ def test_to_suspend_and_resume_a_job_lets_its_checkpoint_be_tried_again():
     # The losses before that are not held against it again.
     again = trains(checkpoint=ASKED, progress=FIRST, heard=3, judged=resumed.judged)
     assert judged(again).trust is Trust.UNTRIED
+
+
+def test_reports_beyond_the_last_iteration_prolong_no_hold_on_gpus():
+    known, later = (
+        {"iteration": 999, "training": Training(iterations=1000), "trust": Trust.FAILED},
+        NOW,
+    )
+    known |= {"iterated_at": NOW - 1.0, "checkpoint": TRUSTED, "trust": Trust.FAILED}
+    for step in range(1000, 1022):
+        job = trains(progress=Progress(iteration=step, begun=True), **known)
+        status = judge(make_scene(job, now=later))["a"].status
+        known |= {
+            name: getattr(status, name) for name in ("iteration", "iterated_at", "heard", "running")
+        }
+        later += 30.0
+    # The first report of the last iteration is eleven minutes old, the latest one half a minute.
+    assert (status.iteration, status.iterated_at) == (1021, NOW)
+    [state] = take_snapshot(
+        make_scene(trains(**known), now=later), profiles={}, costs=Costs()
+    ).running
+    assert state.unsaved_from is None

@@ -97,7 +97,8 @@ class Job:
         assert state.phase is Phase.RUNNING, self.tell()
         generation = str(self.generation)
         wait_until(lambda: generation in self.read("trains"), what="a step")
-        return state
+        # A start whose first step the SideCar has not read yet is not asked for a checkpoint.
+        return self.sidecar.wait_for(lambda s: s.progress.begun or s.phase is not Phase.RUNNING)
 
     def _is_settled(self, state: State) -> bool:
         return state.held_generation == self.generation and state.phase in SETTLED

@@ -320,7 +320,7 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
         asked = CheckpointRequests(
             store, starter, outputs=outputs, reaper=Reaper(), report=told.append, list_members=list
         )
-        asked.ask(is_trial=False, output=LastOutput())
+        asked.ask(is_trial=False, is_blamed=True, output=LastOutput())
         file_thread.come_back()
         (tmp_path / "latest").write_text("saved")
         rank.ended = Ended(0, None)

@@ -8,6 +8,7 @@ import pytest
 
 from dlsidecar.observing.progress import Meter, NotProgress, in_iterations, parse_groups, parse_line
 from dlwire import codec
+from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Post, Progress
 
 
@@ -146,3 +147,41 @@ def test_a_batch_per_process_breaks_neither_progress_nor_speed_when_gpus_change(
     # In its own steps it seems to have lost half of what it did, and to be no faster on four GPUs.
     assert in_steps.iteration == 149
     assert in_steps.iterations_per_second == pytest.approx(4.0)
+
+
+def counted(*reports: int | str) -> list[int]:
+    """Return the iteration after each report; ``start`` begins another start of the training."""
+    meter, found = Meter(), []
+    for second, report in enumerate(reports):
+        if isinstance(report, str):
+            meter.begin(float(second))
+        else:
+            meter.observe(float(second), Post(iteration=report))
+            found.append(meter.progress(float(second)).iteration)
+    return found
+
+
+def test_a_counter_that_begins_again_in_each_epoch_is_counted_on():
+    assert counted(50, 150, 1, 150, 2, 90) == [50, 150, 151, 300, 302, 390]
+
+
+def test_lines_of_ranks_out_of_order_begin_no_epoch():
+    assert counted(99, 100, 99, 101, 100, 102) == [99, 100, 99, 101, 100, 102]
+
+
+def test_the_bar_of_an_evaluation_is_no_epoch():
+    assert counted(199, 200, 1, 50, 201, 202)[-2:] == [201, 202]
+
+
+def test_a_start_resumes_in_the_epoch_of_its_checkpoint():
+    assert counted(150, 1, 150, 1, 90, "start", 60, 61) == [150, 151, 300, 301, 390, 360, 361]
+    # It was made after the latest report.
+    assert counted(150, 1, 50, "start", 53, 54)[-2:] == [203, 204]
+    # The checkpoint is of the end of the epoch before.
+    assert counted(150, 1, 150, 1, 90, "start", 140, 141)[-2:] == [290, 291]
+    # A counter over all epochs that resumes far behind is lost work, and no epoch.
+    assert counted(900, 1000, "start", 100, 101)[-2:] == [100, 101]
+
+
+def test_no_count_makes_the_state_unreadable():
+    assert counted(LARGEST_WHOLE, 1, 2)[-1] == LARGEST_WHOLE

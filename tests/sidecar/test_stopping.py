@@ -10,7 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from dlsidecar.checkpoints import requests
+from dlwire.messages import Phase, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
+from tests.sidecar.sidecars import SideCar
 
 pytestmark = pytest.mark.processes
 
@@ -149,3 +151,43 @@ def test_a_hook_over_http(drive, tmp_path, status, event):
         driver.wait_for(event)
         thread.join(LIMIT_SECONDS)
     driver.stop_all()
+
+
+IMPORTING = """
+import pathlib, signal, sys, time
+former = pathlib.Path(sys.argv[1])
+is_first = not former.exists()
+former.touch()
+signal.signal(signal.SIGUSR1, lambda *_: print("saved" if is_first else "not yet", flush=True))
+print("step 1" if is_first else "importing", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_start_that_took_no_step_is_not_asked_for_a_checkpoint(tmp_path, token):
+    saving = {
+        "checkpoint.signal": "SIGUSR1",
+        "checkpoint.confirm": "log",
+        "checkpoint.confirmLog": "^saved",
+        "checkpoint.timeoutSeconds": 600,
+        "progressLog": r"step (?P<iteration>\d+)",
+    }
+    command = (sys.executable, "-c", IMPORTING, str(tmp_path / "former"))
+    sidecar = SideCar(tmp_path, token, *command, options=saving)
+    try:
+        sidecar.wait_ready()
+        sidecar.run(1, "0")
+        sidecar.wait_for(lambda s: s.progress.iteration == 1)
+        sidecar.stop(2)
+        saved = sidecar.wait_for(lambda s: s.released)
+        assert saved.change is not None
+        assert saved.change.saving is Saving.CONFIRMED
+        sidecar.run(3, "0")
+        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING)
+        wait_until(lambda: "importing" in sidecar.told(), what="the second start")
+        sidecar.stop(4)
+        stopped = sidecar.wait_for(lambda s: s.released)
+        assert stopped.change is not None
+        assert (stopped.change.saving, stopped.problems) == (Saving.NONE, ())
+    finally:
+        sidecar.close()

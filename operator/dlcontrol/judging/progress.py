@@ -51,15 +51,20 @@ def follow_progress(
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
     progress = _progress_of(started)
     if progress is not None:
+        total = job.training.iterations or 0
+        was_at_end = 0 < total <= status.iteration
         if _is_first_word(
             status, progress, start=(start := max(job_pod.start for job_pod in started))
         ):
+            was_at_end = False
             # The work that this start repeats was lost with the start before.
             status = replace(
                 note_loss(status, job, iteration=progress.iteration, now=now), heard=start
             )
         if progress.iteration not in (0, status.iteration):
-            figures |= {"iteration": progress.iteration, "iterated_at": now}
+            figures["iteration"] = progress.iteration
+            # A job keeps its GPUs for some time after its last step, which no later report prolongs.
+            figures["iterated_at"] = status.iterated_at if was_at_end else now
         speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
         metric, reached = _follow_metric(status, job.training.target, progress=progress)
         figures |= {"speed": speed, "metric": metric, "reached": reached}

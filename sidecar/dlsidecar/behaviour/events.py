@@ -79,6 +79,13 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True)
+class Unstepped:
+    """The job is to save itself, and has reported no step since its start: it may have no work to save."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
 class CheckpointTimedOut:
     """The time limit of the checkpoint has passed."""
 
@@ -127,6 +134,7 @@ Event = Union[
     RankEnded,
     CheckpointDone,
     CheckpointFailed,
+    Unstepped,
     CheckpointTimedOut,
     GraceOver,
     StillThere,

@@ -66,6 +66,7 @@ from dlsidecar.behaviour.events import (
     StillThere,
     Terminate,
     Told,
+    Unstepped,
 )
 from dlsidecar.behaviour.state import (
     TOO_SLOW,
@@ -201,7 +202,7 @@ def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
     attempt = machine.attempt + 1
     started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
-    started = replace(started, culprit=None, is_finished=False, trial=Trial())
+    started = replace(started, culprit=None, is_finished=False, is_unstepped=False, trial=Trial())
     return started, (StartProcesses(machine.target, attempt),)
 
 
@@ -316,9 +317,19 @@ def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
     return _try(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
 
 
+def _unstepped(machine: Machine, _: Unstepped) -> Reaction:
+    return Reaction(replace(machine, is_unstepped=True))
+
+
+def _fail(machine: Machine, saving: Saving, problem: Problem) -> Machine:
+    if machine.is_unstepped:
+        return replace(machine, saving=Saving.NONE, saving_problem=None)
+    return replace(machine, saving=saving, saving_problem=problem)
+
+
 def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
     if machine.saving is None:
-        machine = replace(machine, saving=Saving.FAILED, saving_problem=event.problem)
+        machine = _fail(machine, Saving.FAILED, event.problem)
     why = event.problem.message
     return _try(_step(_end_trial(machine, Saving.FAILED, why=why), Trigger.NOT_SAVED))
 
@@ -327,7 +338,7 @@ def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
     if machine.phase is Phase.RUNNING and not machine.is_trying:
         return Reaction(machine)  # The timer was armed for a trial that is over.
     if machine.phase is Phase.CHECKPOINTING and not machine.follows:
-        machine = replace(machine, saving=Saving.TIMED_OUT, saving_problem=TOO_SLOW)
+        machine = _fail(machine, Saving.TIMED_OUT, TOO_SLOW)
     why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
     machine = _end_trial(machine, Saving.TIMED_OUT, why=why)
     return _try(_step(machine, Trigger.SAVING_TIMED_OUT))
@@ -337,6 +348,8 @@ def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
     """Record the result of the current trial, if any."""
     if not machine.is_trying:
         return machine
+    if saving is Saving.CONFIRMED:
+        machine = replace(machine, saving_problem=None)
     return replace(
         machine, trial=replace(machine.trial, saving=saving, message=why[:LONGEST_MESSAGE])
     )
@@ -362,7 +375,7 @@ def _gone(machine: Machine, _: Gone) -> Reaction:
         return Reaction(machine)
     machine = replace(machine, is_stuck=False, lingering=None)
     if machine.saving is None:
-        machine = replace(machine, saving=Saving.FAILED, saving_problem=UNCONFIRMED)
+        machine = _fail(machine, Saving.FAILED, UNCONFIRMED)
     if machine.trial.ended:
         machine = _end_trial(machine, Saving.FAILED, why=UNCONFIRMED.message)
     return _step(machine, _trigger_for_gone(machine))
@@ -374,6 +387,7 @@ _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
     RankEnded: _rank_ended,
     CheckpointDone: _saved,
     CheckpointFailed: _not_saved,
+    Unstepped: _unstepped,
     CheckpointTimedOut: _saving_timed_out,
     GraceOver: _grace_over,
     StillThere: _still_there,

@@ -56,6 +56,8 @@ class Machine:
     saving: Saving | None = Saving.NONE
     """The outcome of the latest checkpoint; None while it is under way."""
     saving_problem: Problem | None = None
+    is_unstepped: bool = False
+    """True if the latest request came before the first step, so that its failure is no fault of the checkpoint."""
     trial: Trial = Trial()
     """The latest trial of a checkpoint in the latest attempt, as far as the machine knows it."""
     is_stuck: bool = False

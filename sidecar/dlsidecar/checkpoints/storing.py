@@ -83,6 +83,11 @@ class CheckpointStore:
         return in_memory if self._is_in_memory else self._saving
 
     @property
+    def saves_alone(self) -> bool:
+        """True if no process in another container saves a part of the checkpoint."""
+        return self._is_alone or not self._saving.to_all
+
+    @property
     def variables(self) -> dict[str, str]:
         return {FOLDER: self._saving.memory_path} if self._is_in_memory else {}
 

@@ -26,6 +26,8 @@ from dlwire.messages import MOST_PROBLEMS, Gpu, Post, Problem, Process, Progress
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 65536
+FIRST_STEP_SECONDS = 120.0
+"""A start without a report counts as training after this time, because some trainings report rarely."""
 OF_ONE_START = (
     "ExpressionGivenUp",
     "ExpressionTooSlow",
@@ -107,6 +109,17 @@ class Observer:
 
     def progress(self) -> Progress:
         return self._meter.progress(self._clock())
+
+    def has_work(self) -> bool | None:
+        """
+        Return False if this start took no step, and None if it may have taken one without a report.
+
+        The reports of earlier starts show that a step would have been reported.
+        """
+        progress = self.progress()
+        if progress.begun or progress.idle_seconds >= FIRST_STEP_SECONDS:
+            return True
+        return False if self._meter.has_reported else None
 
     def gpus(self) -> tuple[Gpu, ...]:
         return self._gpus

@@ -111,6 +111,46 @@ def parse_line(line: bytes) -> Post:
     return parse_groups(flat)
 
 
+MOST_ROUNDS = 1000
+
+
+class Rounds:
+    """
+    Counts on over a counter that begins again in the same start of the training, as a bar of tqdm does in each epoch.
+
+    A fall to less than half is a new round; smaller ones are lines of ranks that come out of order. A counter that goes
+    on beyond its former round was only interrupted, by the bar of an evaluation.
+    """
+
+    def __init__(self) -> None:
+        self._rounds = [(0, 0)]
+        """Of each round, the iterations before it and its highest number."""
+
+    def count(self, number: int, *, counted: int, is_first: bool) -> int:
+        """Return the iterations of all rounds; ``counted`` is the latest result, ``is_first`` begins a start."""
+        rounds = self._rounds
+        if is_first:
+            # A start resumes near the latest report, or before it in that round or an earlier one.
+            while len(rounds) > 1 and rounds[-1][0] + number > counted + rounds[-2][1] / 4:
+                rounds.pop()
+            rounds[-1] = (rounds[-1][0], number)
+        before, highest = rounds[-1]
+        if number < highest / 2:
+            rounds.append((before + highest, number))
+            del rounds[1:-MOST_ROUNDS]
+        elif (
+            len(rounds) > 1 and number > (former := rounds[-2][1]) and number - highest > former / 4
+        ):
+            rounds.pop()
+        before, highest = rounds[-1]
+        rounds[-1] = (before, max(number, highest))
+        return min(before + number, LARGEST_WHOLE)
+
+    def recall(self, number: int) -> int:
+        """Return the iterations of a report that came late."""
+        return min(self._rounds[-1][0] + number, LARGEST_WHOLE)
+
+
 class Meter:
     """
     Folds reports into progress and speed.
@@ -133,12 +173,15 @@ class Meter:
         self.metrics: dict[str, float] = {}
         self.has_observed = False
         """True if the training has reported anything since the latest start."""
+        self.has_reported = False
+        """True if it has done so in an earlier start."""
         self._moved_at: float | None = None
         self._points: list[tuple[float, float]] = []
         self._is_warming_up = True
         self._speed: float | None = None
         self._is_stale = False
         self._interval = 0
+        self._rounds = Rounds()
         self.pauses = Pauses()
 
     def begin(self, now: float) -> None:
@@ -148,6 +191,7 @@ class Meter:
         self._speed = None
         self._is_stale = False
         self._moved_at = now
+        self.has_reported = self.has_reported or self.has_observed
         self.has_observed = False
         self._interval = 0
         self.pauses.begin()
@@ -164,6 +208,11 @@ class Meter:
             return
         # After a start, the training may report again the work that followed the checkpoint.
         is_first, self.has_observed = not self.has_observed, True
+        if seen.iteration is not None:
+            counted = self._rounds.count(
+                seen.iteration, counted=self.iteration or 0, is_first=is_first
+            )
+            seen = replace(seen, iteration=counted)
         if is_first or self._has_moved(seen):
             self._moved_at = now
             self.pauses.step(now)
@@ -171,7 +220,7 @@ class Meter:
             if not is_first:
                 self._see_interval(seen.iteration)
             self._add_point(now, seen.iteration)
-        self.recall(seen)
+        self._keep(seen)
 
     def _see_interval(self, iteration: int) -> None:
         """Record the smallest interval of reports; lines that are read together hide some."""
@@ -181,6 +230,11 @@ class Meter:
 
     def recall(self, seen: Post) -> None:
         """Take a report of the previous start, which does not count for the present speed."""
+        if seen.iteration is not None:
+            seen = replace(seen, iteration=self._rounds.recall(seen.iteration))
+        self._keep(seen)
+
+    def _keep(self, seen: Post) -> None:
         if seen.epoch is not None:
             self.epoch = seen.epoch
         if seen.batch_size is not None:

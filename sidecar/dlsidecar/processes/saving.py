@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable
 
 from dlsidecar.behaviour.events import CheckpointDone, CheckpointFailed
@@ -35,8 +36,8 @@ class CheckpointRequests:
         self._list_members = list_members
         self._request: requests.Request | None = None
 
-    def ask(self, *, is_trial: bool, output: requests.LastOutput) -> None:
-        """Cancel the previous request, and ask again."""
+    def ask(self, *, is_trial: bool, is_blamed: bool, output: requests.LastOutput) -> None:
+        """Cancel the previous request, and ask again; report problems only if it ``is_blamed``."""
         attempt = self._starter.attempt
         self.give_up()
 
@@ -53,13 +54,14 @@ class CheckpointRequests:
                 self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
 
         ranks, environment = self._starter.rank_processes, self._starter.environment
+        watch = self._store.make_watch(self._list_members)
         request = self._request = requests.Request(
             self._store.saving,
             ranks,
             environment=environment.of(ranks[0]) if ranks else environment.given,
             outputs=self._outputs.common,
             reaper=self._reaper,
-            watch=self._store.make_watch(self._list_members),
+            watch=watch if is_blamed else replace(watch, on_problem=lambda *_: None),
             output=output,
             tell=tell,
         )

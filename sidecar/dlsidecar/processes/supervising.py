@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Callable
 
-from dlsidecar.behaviour.events import Event, RankEnded
+from dlsidecar.behaviour.events import CheckpointFailed, Event, RankEnded, Unstepped
 from dlsidecar.checkpoints.requests import LastOutput
 from dlsidecar.checkpoints.storing import CheckpointStore
 from dlsidecar.contract import Report
@@ -59,6 +59,8 @@ class Hooks:
     """Called when the first process of a start fails by itself, before the others are ended."""
     has_stepped: Callable[[], bool] = lambda: True
     """Called when a process has ended: True if this start of the training took a step."""
+    has_work: Callable[[], bool | None] = lambda: True
+    """Returns False if this start took no step, and None if it may have taken one without a report."""
     output: LastOutput = LastOutput()
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
     """Called with each problem of the checkpoints."""
@@ -238,7 +240,15 @@ class Processes:
         if not self._proof.is_due:
             # *Gone* has just been reported, and is the last event of an attempt.
             return
-        self._requests.ask(is_trial=is_trial, output=self._hooks.output)
+        attempt, has_work = self._starter.attempt, self._hooks.has_work()
+        if not has_work:
+            self._tell(Unstepped(attempt))
+        if has_work is False and self._store.saves_alone:
+            problem = make_problem("CheckpointFailed", "the training has not taken a step yet")
+            self._tell(CheckpointFailed(attempt, problem))
+        else:
+            is_blamed = bool(has_work)
+            self._requests.ask(is_trial=is_trial, is_blamed=is_blamed, output=self._hooks.output)
 
     def give_up_checkpoint(self) -> None:
         self._requests.give_up()
