@@ -601,7 +601,10 @@ def test_a_user_has_a_limited_number_of_jobs():
                 assert ada.submit(training("second")).status == 0
                 third = ada.submit(training("third"))
                 assert third.status == 1
-                assert "has 2 jobs that have not ended, and 2 is the most" in third.stderr
+                assert (
+                    "has 2 jobs that have not ended and asks for 1 more, but 2 is the most"
+                    in third.stderr
+                )
 
 
 class Caller(asyncio.Transport):

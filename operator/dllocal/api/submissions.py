@@ -49,10 +49,15 @@ class Read:
 
 
 async def read(
-    documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool, threads: FileThreads
+    documents: Sequence[Json],
+    origin: Origin,
+    trials: Trials | None,
+    *,
+    looks: bool,
+    threads: FileThreads,
 ) -> Read:
     """
-    Read and check documents; with ``looks`` also the files that they name.
+    Read and check documents; with ``looks`` also the files that they name, and with ``trials`` their containers.
     """
     # The thread shares only `trials` with others.
     reading = partial(_read, documents, origin, trials, looks=looks)
@@ -66,9 +71,9 @@ async def read(
         ) from error
 
 
-def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: bool) -> Read:
+def _read(documents: Sequence[Json], origin: Origin, trials: Trials | None, *, looks: bool) -> Read:
     result = Read()
-    until = trials.deadline()
+    until = trials.deadline() if trials is not None else 0.0
     for number, document in enumerate(documents):
         try:
             job = parse(document, number)
@@ -80,7 +85,7 @@ def _read(documents: Sequence[Json], origin: Origin, trials: Trials, *, looks: b
             if not problems:
                 problems += trainers.starting_problems(job, origin.variables)
                 problems += trainers.folder_problems(job, document) if looks else ()
-            if not problems:
+            if not problems and trials is not None:
                 folder = trainers.folder_of(job, document)
                 problems += trials.problems(job, origin, folder, until=until)
             result.complaints += [Complaint(problem, number) for problem in problems]

@@ -6,7 +6,10 @@ They change the list of jobs and wake the controller, all on its event loop, so 
 
 import asyncio
 import logging
+from collections import defaultdict
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
@@ -25,12 +28,18 @@ from dllocal.api.queries import is_asked, wait_for_scene
 from dllocal.api.refusals import Complaint, RefusedError
 from dllocal.api.submissions import as_written, parse, read_body, read_environment
 from dllocal.environments import Origin
+from dllocal.files.file_threads import AllBusyError, FileThreads
 from dllocal.folders import Folders
 from dllocal.jobs.registry import Registry
 from dllocal.pods import trainers
 from dllocal.server_parts import LatestScene, ServerParts
 
 log = logging.getLogger(__name__)
+
+CLIENT_IS_GONE: Final = 499
+"""No client gets this status; it is that of other servers, in logs."""
+PLANS_AT_ONCE: Final = 2
+"""The most plans that are made at the same time, because each takes a share of the processor from the controller."""
 
 
 class JobsChanging:
@@ -44,6 +53,11 @@ class JobsChanging:
         self._clock = parts.clock
         self._documents = documents
         self._intake = Intake(parts, access)
+        self._planning: defaultdict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(1)
+        )
+        """Of each user."""
+        self._planners = FileThreads(PLANS_AT_ONCE)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -55,7 +69,7 @@ class JobsChanging:
 
     async def create(self, request: web.Request) -> web.Response:
         """Submit one job or several, all or none; with ``dryRun`` only check them."""
-        taken_in = await self._intake.check(request)
+        taken_in = await self._intake.check(request, tries="dryRun" not in request.query)
         notices = await self._intake.notices(taken_in, request)
         if "dryRun" in request.query:
             items = [each.document for each in taken_in]
@@ -134,22 +148,34 @@ class JobsChanging:
         return web.json_response(document, status=202)
 
     async def plan(self, request: web.Request) -> web.Response:
-        """Report the decisions that would follow if these jobs were submitted now."""
-        taken_in = await self._intake.check(request)
+        """Report the decisions that would follow if these jobs were submitted now; one plan of a user at a time."""
+        async with self._planning[self._access.caller(request).uid]:
+            if request.transport is None or request.transport.is_closing():
+                # The client has left while an earlier plan was made.
+                return web.Response(status=CLIENT_IS_GONE)
+            return await self._plan(request)
+
+    async def _plan(self, request: web.Request) -> web.Response:
+        taken_in = await self._intake.check(request, tries=False)
         scene, before, _ = await wait_for_scene(self._latest)
         after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
         # Not in the thread, because requests change the owners of jobs.
         may_see = self._access.may_see(request)
         seen = frozenset(job for job in scene.entries if may_see(job))
         # In a thread, because this takes long with thousands of jobs.
+        make = partial(
+            plans.plan_documents,
+            before,
+            after,
+            policy=self._parts.policy,
+            may_see=seen.__contains__,
+        )
         try:
-            items = await asyncio.to_thread(
-                plans.plan_documents,
-                before,
-                after,
-                policy=self._parts.policy,
-                may_see=seen.__contains__,
-            )
+            items = await self._planners.run(make)
+        except AllBusyError as error:
+            raise RefusedError(
+                503, "plans of other users are being made; ask again in some seconds"
+            ) from error
         except plans.PolicyError as error:
             log.warning("%s", error, exc_info=error.__cause__)
             raise RefusedError(409, str(error)) from error

@@ -3,9 +3,11 @@
 import asyncio
 import posixpath
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
@@ -29,6 +31,8 @@ from dllocal.server_parts import ServerParts
 
 FILES_S = 2.0
 """How long to wait for the file system of checkpoints."""
+READS_AT_ONCE: Final = 4
+"""The most requests of one user whose documents are checked at the same time; threads are left for other users."""
 
 
 class Intake:
@@ -38,15 +42,29 @@ class Intake:
         self._access = access
         self._trials = Trials(parts.folders.root, sees_gpus=not parts.virtual_gpus)
         self._threads = FileThreads()
+        self._turns: defaultdict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(READS_AT_ONCE)
+        )
+        """Of each user."""
 
-    async def check(self, request: web.Request) -> list[Submission]:
-        """Read the documents of a request; refuse all of them if one is wrong."""
+    async def check(self, request: web.Request, *, tries: bool) -> list[Submission]:
+        """
+        Read the documents of a request; refuse all of them if one is wrong.
+
+        With ``tries`` also start their containers once; a preview starts nothing.
+        """
         documents = await self._read_claimed(request)
         recorded = await read_environment(request)
         origin = Origin.of(self._access.caller(request), recorded)
-        read = await submissions.read(
-            documents, origin, self._trials, looks=not self._parts.shared, threads=self._threads
-        )
+        self.insist_on_few(origin.submitter, len(documents))
+        async with self._turns[origin.submitter.uid]:
+            read = await submissions.read(
+                documents,
+                origin,
+                self._trials if tries else None,
+                looks=not self._parts.shared,
+                threads=self._threads,
+            )
         # Not in the thread, because the list of jobs belongs to the event loop.
         names: set[JobId] = set()
         complaints = [*read.complaints]
@@ -71,8 +89,8 @@ class Intake:
         if there + more > most:
             raise RefusedError(
                 429,
-                f"{submitter.user} has {there} jobs that have not ended, and {most} is the most for one"
-                " user here; cancel some, or submit these when others have ended",
+                f"{submitter.user} has {there} jobs that have not ended and asks for {more} more, but {most} is the most"
+                " for one user here; cancel some, or submit these when others have ended",
             )
 
     async def notices(self, taken_in: Sequence[Submission], request: web.Request) -> list[str]:
