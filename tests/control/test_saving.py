@@ -331,14 +331,12 @@ def test_to_suspend_and_resume_a_job_lets_its_checkpoint_be_tried_again():
 
 
 def test_reports_beyond_the_last_iteration_prolong_no_hold_on_gpus():
-    known, later = (
-        {"iteration": 999, "training": Training(iterations=1000), "trust": Trust.FAILED},
-        NOW,
-    )
+    later, status = NOW, Status()
+    known: dict[str, Any] = {"iteration": 999, "training": Training(iterations=1000)}
     known |= {"iterated_at": NOW - 1.0, "checkpoint": TRUSTED, "trust": Trust.FAILED}
     for step in range(1000, 1022):
         job = trains(progress=Progress(iteration=step, begun=True), **known)
-        status = judge(make_scene(job, now=later))["a"].status
+        status = judge(make_scene(job, now=later))[job.entry.job.id].status
         known |= {
             name: getattr(status, name) for name in ("iteration", "iterated_at", "heard", "running")
         }

@@ -321,7 +321,7 @@ def _unstepped(machine: Machine, _: Unstepped) -> Reaction:
     return Reaction(replace(machine, is_unstepped=True))
 
 
-def _fail(machine: Machine, saving: Saving, problem: Problem) -> Machine:
+def _fail(machine: Machine, *, saving: Saving, problem: Problem) -> Machine:
     if machine.is_unstepped:
         return replace(machine, saving=Saving.NONE, saving_problem=None)
     return replace(machine, saving=saving, saving_problem=problem)
@@ -329,7 +329,7 @@ def _fail(machine: Machine, saving: Saving, problem: Problem) -> Machine:
 
 def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
     if machine.saving is None:
-        machine = _fail(machine, Saving.FAILED, event.problem)
+        machine = _fail(machine, saving=Saving.FAILED, problem=event.problem)
     why = event.problem.message
     return _try(_step(_end_trial(machine, Saving.FAILED, why=why), Trigger.NOT_SAVED))
 
@@ -338,7 +338,7 @@ def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
     if machine.phase is Phase.RUNNING and not machine.is_trying:
         return Reaction(machine)  # The timer was armed for a trial that is over.
     if machine.phase is Phase.CHECKPOINTING and not machine.follows:
-        machine = _fail(machine, Saving.TIMED_OUT, TOO_SLOW)
+        machine = _fail(machine, saving=Saving.TIMED_OUT, problem=TOO_SLOW)
     why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
     machine = _end_trial(machine, Saving.TIMED_OUT, why=why)
     return _try(_step(machine, Trigger.SAVING_TIMED_OUT))
@@ -375,7 +375,7 @@ def _gone(machine: Machine, _: Gone) -> Reaction:
         return Reaction(machine)
     machine = replace(machine, is_stuck=False, lingering=None)
     if machine.saving is None:
-        machine = _fail(machine, Saving.FAILED, UNCONFIRMED)
+        machine = _fail(machine, saving=Saving.FAILED, problem=UNCONFIRMED)
     if machine.trial.ended:
         machine = _end_trial(machine, Saving.FAILED, why=UNCONFIRMED.message)
     return _step(machine, _trigger_for_gone(machine))
