@@ -118,37 +118,50 @@ class Rounds:
     """
     Counts on over a counter that begins again in the same start of the training, as a bar of tqdm does in each epoch.
 
-    A fall to less than half is a new round; smaller ones are lines of ranks that come out of order. A counter that goes
-    on beyond its former round was only interrupted, by the bar of an evaluation.
+    A fall to less than half begins a round; smaller ones are lines of ranks that come out of order. A round counts for
+    good only if it becomes about as long as the one before: the bar of an evaluation is shorter, and its steps are taken
+    back with the next fall. A jump means that the counter before goes on.
     """
 
     def __init__(self) -> None:
-        self._rounds = [(0, 0)]
-        """Of each round, the iterations before it and its highest number."""
+        self._lengths: list[int] = []
+        """Of the rounds that are over."""
+        self._highest = 0
+        """The highest number of the present round."""
+        self._next: int | None = None
+        """The highest number since a fall, until it is clear whether this is the next round."""
 
     def count(self, number: int, *, counted: int, is_first: bool) -> int:
         """Return the iterations of all rounds; ``counted`` is the latest result, ``is_first`` begins a start."""
-        rounds = self._rounds
         if is_first:
-            # A start resumes near the latest report, or before it in that round or an earlier one.
-            while len(rounds) > 1 and rounds[-1][0] + number > counted + rounds[-2][1] / 4:
-                rounds.pop()
-            rounds[-1] = (rounds[-1][0], number)
-        before, highest = rounds[-1]
-        if number < highest / 2:
-            rounds.append((before + highest, number))
-            del rounds[1:-MOST_ROUNDS]
-        elif (
-            len(rounds) > 1 and number > (former := rounds[-2][1]) and number - highest > former / 4
-        ):
-            rounds.pop()
-        before, highest = rounds[-1]
-        rounds[-1] = (before, max(number, highest))
-        return min(before + number, LARGEST_WHOLE)
+            self._resume(number, counted)
+        elif self._next is None and number >= self._highest / 2:
+            self._highest = max(self._highest, number)
+        elif self._next is not None and number - self._next > self._highest / 2:
+            self._highest, self._next = max(self._highest, number), None
+        else:
+            is_fall = self._next is None or number < self._next / 2
+            self._next = number if is_fall else max(self._next or 0, number)
+            if self._next >= 0.9 * self._highest:
+                self._lengths = [*self._lengths[-MOST_ROUNDS:], self._highest]
+                self._highest, self._next = self._next, None
+        return self.recall(number)
 
     def recall(self, number: int) -> int:
-        """Return the iterations of a report that came late."""
-        return min(self._rounds[-1][0] + number, LARGEST_WHOLE)
+        """Return the iterations of all rounds for a number of the present one."""
+        before = sum(self._lengths) + (0 if self._next is None else self._highest)
+        return min(before + number, LARGEST_WHOLE)
+
+    def _resume(self, number: int, counted: int) -> None:
+        """Find the round of a start, which resumes near the latest report or before it; a low number is a new beginning."""
+        if self._next is not None:
+            self._lengths, self._highest = [*self._lengths, self._highest], self._next
+        self._next = None
+        if number < self._highest / 10:
+            self._lengths = []
+        while self._lengths and self.recall(number) > counted + self._lengths[-1] / 4:
+            self._lengths.pop()
+        self._highest = number
 
 
 class Meter:
