@@ -153,9 +153,9 @@ def test_a_job_that_was_not_finished_is_told():
 def test_a_job_is_finished_once_and_only_if_somebody_asked_for_it():
     twice = forge(at=20.0, start="2", steps=5)
     assert [law for law in judge(forge(steps=5), twice) if "was finished 2 times" in law]
-    # What knew of its end was killed; then the job starts again, and has nothing to do.
+    # What knew of its end was killed with it; then the job starts again, and has nothing to do.
     again = forge(at=20.0, start="2", resumed=5)
-    assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == []
+    assert judge(forge(steps=5), again, disturbances=[("a", 7.5)]) == []
     (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
     assert law == "b ran, and no user had asked for it"
 
@@ -164,7 +164,9 @@ def test_a_job_that_was_done_does_not_begin_again():
     again = forge(at=20.0, start="2", resumed=5)
     (law,) = judge(forge(steps=5), again)
     assert law.endswith("began again")
-    assert judge(forge(steps=5), again, disturbances=[("b", 10.0)]) == [law]
+    assert judge(forge(steps=5), again, disturbances=[("b", 7.0)]) == [law]
+    # Its end outlives what saw it.
+    assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == [law]
     assert judge(forge(steps=5), again, given_up=["a"]) == []
     # An evaluation that was not over is made again.
     assert judge(forge(steps=5, ending="ended"), again) == []
