@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dlcontrol.situation.ports import Entry, Fenced, Platform
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
-from dlcore.model import JobId
+from dlcore.model import JobId, Phase
 
 
 class _Mark(NamedTuple):
@@ -122,4 +122,6 @@ class Records:
 
 
 def _matters(recorded: Status, status: Status) -> bool:
+    if status.phase is Phase.SUSPENDED and status.iteration != recorded.iteration:
+        return True  # The answer to the stop says last how far the training came.
     return status.counted_at != recorded.counted_at or not status.says_the_same_as(recorded)
