@@ -41,12 +41,13 @@ class Forged:
         self.at += 1.0
 
 
-def judge(*forged, iterations=None, given_up=(), disturbances=()):
+def judge(*forged, iterations=None, given_up=(), disturbances=(), **more):
     lives = [life for each in forged if (life := read(each.text)) is not None]
     expected = Expected(
         iterations if iterations is not None else {"a": 5},
         frozenset(given_up),
         tuple(Disturbance(*each) for each in disturbances),
+        **more,
     )
     return find_broken_laws(lives, expected)
 
@@ -167,6 +168,10 @@ def test_a_job_that_was_done_does_not_begin_again():
     assert judge(forge(steps=5), again, disturbances=[("b", 7.0)]) == [law]
     # Its end outlives what saw it.
     assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == [law]
+    twice = [("a", 10.0), ("a", 10.1), ("a", 15.0), ("a", 15.1)]
+    assert judge(forge(steps=5), again, disturbances=twice) == [law]
+    assert judge(forge(steps=5), again, disturbances=twice, outlived=1) == []
+    assert judge(forge(steps=5), again, disturbances=twice[:2], outlived=1) == [law]
     assert judge(forge(steps=5), again, given_up=["a"]) == []
     # An evaluation that was not over is made again.
     assert judge(forge(steps=5, ending="ended"), again) == []

@@ -7,6 +7,7 @@ these deaths excuse iterations that have to be done again.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,6 +66,9 @@ class Expected:
     given_up: frozenset[str] = frozenset()
     """Jobs that their user did not want any more."""
     disturbances: tuple[Disturbance, ...] = ()
+    outlived: float = math.inf
+    """The number of kills of its SideCar that the knowledge of an end outlives. A pod of Kubernetes has the last
+    message of one former container."""
 
 
 def read_all(folder: Path) -> list[Life]:
@@ -199,11 +203,12 @@ def _begins_after_its_end(of_job: list[Life], expected: Expected) -> Iterator[st
     """
     leaders = [life for life in of_job if life.rank == 0]
     for life, after in pairwise(leaders):
-        end = max(each.last for each in of_job if each.start == life.start)
-        excused = life.job in expected.given_up or any(
-            each.job == life.job and life.begin <= each.at <= end + UNSEEN_S
-            for each in expected.disturbances
-        )
+        end = UNSEEN_S + max(each.last for each in of_job if each.start == life.start)
+        kills = [each.at for each in expected.disturbances if each.job == life.job]
+        is_unseen = any(life.begin <= at <= end for at in kills)
+        # Each was noted before and after it.
+        later = sum(end < at <= after.begin for at in kills) // 2
+        excused = life.job in expected.given_up or is_unseen or later > expected.outlived
         if life.ending == "done" and not excused:
             yield f"{life} was done, and {after} began again"
 

@@ -285,7 +285,9 @@ def survive(
             trouble.live_and_die(number)
         trouble.come_to_rest()
         lives = read_all(folder / "witness")
-        expected = Expected(trouble.iterations, disturbances=tuple(trouble.disturbances))
+        expected = Expected(
+            trouble.iterations, disturbances=tuple(trouble.disturbances), outlived=1
+        )
         broken = find_broken_laws(lives, expected)
         assert not broken, broken
         trouble.tell(len(lives))
