@@ -41,11 +41,11 @@ from dlsidecar.checkpoints.trying import Trials
 from dlsidecar.contract import Facts, Supervisor
 from dlsidecar.remedies import make_problem
 from dlsidecar.serving import metrics
+from dlwire.codec import encode_left
 from dlwire.messages import (
     LONGEST_MESSAGE,
     MOST_PROBLEMS,
     Failure,
-    Phase,
     Post,
     Problem,
     Refused,
@@ -67,13 +67,14 @@ class Agent:
         incarnation: str,
         limits: Limits,
         now: Callable[[], float] = time.monotonic,
+        write_left: Callable[[bytes], None] = lambda _: None,
     ) -> None:
+        """``write_left`` writes down what outlives this process."""
+        self._write_left = write_left
         self._loop = asyncio.get_running_loop()
         self._machine = Machine(incarnation, limits)
         self._stopwatch, self._trials = Stopwatch(now), Trials(now)
         self._version = 1
-        self.ended_in = 0
-        """The first version of the state that showed the end of the latest start; 0 before that."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._inbox: deque[Event] = deque()
         self._is_busy = False
@@ -121,13 +122,25 @@ class Agent:
             return
         self._stopwatch.see(reaction.machine)
         self._trials.see(reaction.machine, self._facts.progress().iteration)
+        if reaction.machine.attempt != before.attempt:
+            # The file still holds the end of the start before.
+            self._write_left(b"")
         for action in reaction.actions:
             self._carry_out(action)
         if self._machine.released:
             self._disarm()
         self.changed()
-        if reaction.machine.phase is Phase.EXITED and before.phase is not Phase.EXITED:
-            self.ended_in = self._version
+        if (before.phase, before.ended) != (self._machine.phase, self._machine.ended):
+            self.leave_behind()
+
+    def leave_behind(self) -> None:
+        """
+        Write down how the latest start ended, for a controller that will find this process gone.
+
+        After a failure Kubernetes shows the message of the training, or the last lines of its log.
+        """
+        if self._machine.has_ended:
+            self._write_left(encode_left(self.state()))
 
     def _tell(self, before: Machine, reaction: Reaction) -> None:
         if reaction.trigger is None:
@@ -206,11 +219,6 @@ class Agent:
     @property
     def version(self) -> int:
         return self._version
-
-    @property
-    def has_ended_well(self) -> bool:
-        """Return True if the training ended well by itself, even if a leave command is pending."""
-        return self._machine.phase is Phase.EXITED and self._machine.has_ended_well
 
     @property
     def is_held(self) -> bool:

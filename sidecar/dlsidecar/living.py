@@ -8,6 +8,7 @@ settings, the parts for processes and GPUs, the agent, and the listeners.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -65,7 +66,11 @@ def run_command() -> int:
 
 async def live(settings: Settings) -> int:
     """Run one start of a container; return the exit status of the training."""
-    agent = Agent(incarnation=uuid.uuid4().hex, limits=limits_of(settings.training))
+    agent = Agent(
+        incarnation=uuid.uuid4().hex,
+        limits=limits_of(settings.training),
+        write_left=functools.partial(_write_left, settings.serving.left),
+    )
     servers = Servers(agent, settings.serving)
     try:
         assembly = _gather(settings, agent, servers=servers)
@@ -80,14 +85,32 @@ async def live(settings: Settings) -> int:
     kernel.give_back_memory()
     renewing = asyncio.ensure_future(_renew(agent, servers))
     status = await agent.left
-    if agent.has_ended_well:
-        await servers.wait_until_heard(agent.ended_in)
     renewing.cancel()
     # Close the listeners before the assembly, because their last answers need its facts.
     await servers.close()
     await assembly.finish_output()
+    # The last lines of the output may have come after the end of the processes.
+    agent.leave_behind()
     assembly.close()
     return status
+
+
+def _write_left(path: str, text: bytes) -> None:
+    """Write in place, because on Kubernetes the file is a mount; its first line counts."""
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    if path != options.TERMINATION_LOG:
+        flags |= os.O_CREAT
+    try:
+        opened = os.open(path, flags, 0o600)
+        try:
+            os.pwrite(opened, text, 0)
+            os.ftruncate(opened, len(text))
+        finally:
+            os.close(opened)
+    except FileNotFoundError:
+        return  # No kubelet would read it.
+    except OSError as error:
+        log.warning("how the training ended cannot be written down: %s", error)
 
 
 def _gather(settings: Settings, agent: Agent, *, servers: Servers) -> Assembly:

@@ -23,6 +23,8 @@ from dlwire.kinds import Wrong
 from dlwire.training import Training, read_training
 
 PREFIX = "DLJOB_SIDECAR_"
+TERMINATION_LOG = "/dev/termination-log"
+"""Where a kubelet reads the last message of a container, if its pod names no other file."""
 PROGRESS_SOCKET = "DLJOB_PROGRESS_SOCKET"
 SERVICE_LINK = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
@@ -102,6 +104,13 @@ def _build_parser() -> _Parser:
         metavar="[ADDRESS]:PORT",
         help="answer /healthz and /metrics on this address, over plain HTTP and without authentication",
     )
+    run.add_argument(
+        "--left",
+        default="",
+        metavar="FILE",
+        help="write here how the training has ended, for a controller that finds the SideCar gone"
+        " (default: the name of the socket and .left, or /dev/termination-log)",
+    )
     run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
@@ -155,6 +164,7 @@ def _serving(options: argparse.Namespace, training: Training) -> Serving:
     health_address, health_port = options.health or ("", None)
     return Serving(
         socket=options.socket,
+        left=options.left or (f"{options.socket}.left" if options.socket else TERMINATION_LOG),
         address=address,
         port=port,
         tls_folder=options.tls,

@@ -15,6 +15,8 @@ class Serving:
 
     socket: str = ""
     """On one machine: a Unix socket that only its owner may open."""
+    left: str = ""
+    """The file for the state that outlives the SideCar."""
     address: str = ""
     port: int = 0
     tls_folder: str = ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from dlwire.kinds import Kind, Nested, Wrong
-from dlwire.messages import METRICS, TARGET, Post, Target
+from dlwire.messages import LONGEST_LEFT, METRICS, TARGET, Post, State, Target
 
 VERSION = "v1"
 """The first part of every path; later additions keep it."""
@@ -54,6 +54,19 @@ def decode_post(body: bytes) -> Post:
 def decode_target(body: bytes) -> Target:
     target: Target = TARGET.read(parse(body), "")
     return target
+
+
+def encode_left(state: State) -> bytes:
+    """Return the state that a SideCar leaves behind as one short line."""
+    return encode(state.left_behind()) + b"\n"
+
+
+def decode_left(text: bytes) -> State | None:
+    """Parse the state that a SideCar left behind; None if the text is something else."""
+    try:
+        return decode(State, text[:LONGEST_LEFT].partition(b"\n")[0]).left_behind()
+    except Wrong:
+        return None
 
 
 def parse(body: bytes) -> Any:

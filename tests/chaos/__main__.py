@@ -30,6 +30,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--hostile", type=int, default=2, help="hostile jobs at a time")
     options.add_argument("--minutes", type=float, default=60.0)
+    options.add_argument("--least", type=float, default=15.0, help="seconds of a short training")
     options.add_argument("--world", type=int, choices=range(len(WORLDS)))
     given = options.parse_args()
     numbers = range(len(WORLDS)) if given.world is None else [given.world]
@@ -45,6 +46,8 @@ def main() -> int:
                 mechanism=mechanism,
                 has_namespaces=has_namespaces,
                 hostile=given.hostile,
+                least_seconds=given.least,
+                most_seconds=3 * given.least,
                 limit_seconds=60 * given.minutes / len(numbers),
             )
         )

@@ -41,12 +41,13 @@ class Forged:
         self.at += 1.0
 
 
-def judge(*forged, iterations=None, given_up=(), disturbances=()):
+def judge(*forged, iterations=None, given_up=(), disturbances=(), **more):
     lives = [life for each in forged if (life := read(each.text)) is not None]
     expected = Expected(
         iterations if iterations is not None else {"a": 5},
         frozenset(given_up),
         tuple(Disturbance(*each) for each in disturbances),
+        **more,
     )
     return find_broken_laws(lives, expected)
 
@@ -153,9 +154,9 @@ def test_a_job_that_was_not_finished_is_told():
 def test_a_job_is_finished_once_and_only_if_somebody_asked_for_it():
     twice = forge(at=20.0, start="2", steps=5)
     assert [law for law in judge(forge(steps=5), twice) if "was finished 2 times" in law]
-    # What knew of its end was killed; then the job starts again, and has nothing to do.
+    # What knew of its end was killed with it; then the job starts again, and has nothing to do.
     again = forge(at=20.0, start="2", resumed=5)
-    assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == []
+    assert judge(forge(steps=5), again, disturbances=[("a", 7.5)]) == []
     (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
     assert law == "b ran, and no user had asked for it"
 
@@ -164,7 +165,13 @@ def test_a_job_that_was_done_does_not_begin_again():
     again = forge(at=20.0, start="2", resumed=5)
     (law,) = judge(forge(steps=5), again)
     assert law.endswith("began again")
-    assert judge(forge(steps=5), again, disturbances=[("b", 10.0)]) == [law]
+    assert judge(forge(steps=5), again, disturbances=[("b", 7.0)]) == [law]
+    # Its end outlives what saw it.
+    assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == [law]
+    twice = [("a", 10.0), ("a", 10.1), ("a", 15.0), ("a", 15.1)]
+    assert judge(forge(steps=5), again, disturbances=twice) == [law]
+    assert judge(forge(steps=5), again, disturbances=twice, outlived=1) == []
+    assert judge(forge(steps=5), again, disturbances=twice[:2], outlived=1) == [law]
     assert judge(forge(steps=5), again, given_up=["a"]) == []
     # An evaluation that was not over is made again.
     assert judge(forge(steps=5, ending="ended"), again) == []

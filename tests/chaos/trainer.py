@@ -140,7 +140,8 @@ class Training:
 
     def end(self, why, status):
         self.witness.say(why, iteration=self.iteration)
-        sys.exit(status)
+        # At once, because nothing can know that it is done if it is killed before it has ended.
+        os._exit(status)
 
 
 def main():

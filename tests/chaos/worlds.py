@@ -46,8 +46,10 @@ REMOVING = ("remove", "kill")
 REMOVAL_S = 60.0
 """No law of ours: the longest time that a controller lives until it has noticed that."""
 LEAVING_S = 240.0
-EVALUATIONS = (0.0, 0.0, 1.0, 3.0)
+EVALUATIONS = (0.0, 1.0, 3.0, 6.0)
 """How many seconds a training may take after its last step."""
+SUSPENDS, SUSPENDS_LATE, RESUMES = 0.002, 0.1, 0.03
+"""How likely a running job is suspended at a look, and a suspended one resumed."""
 UNAVAILABLE = 503
 KILLED_FROM_OUTSIDE = "anywhere, from outside"
 LAST_LINES = 60
@@ -118,6 +120,7 @@ class World:
         self._unsent: list[dict[str, Any]] = []
         self._jobs: dict[str, str] = {}
         """The phases that were seen last."""
+        self._suspended: set[str] = set()
         self._next_trouble = time.monotonic() + 2.0
         self._lock: Lock | None = None
         self._end = time.monotonic() + trouble.limit_seconds
@@ -227,6 +230,8 @@ class World:
             assert status is None, f"it ended by itself ({status}); see {self.state}.log"
             self._send()
             self._look()
+            for job in list(self._suspended):
+                self._suspend(job, suspended=False)
             self.hostiles.leave()
             self._insist_on_time()
         self._nursery.end(signal.SIGTERM)
@@ -258,7 +263,34 @@ class World:
         running = [job for job, phase in self._jobs.items() if phase == "Running"]
         if running and self._chance.random() < 0.001:
             self._give_up(self._chance.choice(running))
+        if not self.trouble.acts:
+            self._suspend_some(running)
         return True
+
+    def _suspend_some(self, running: Sequence[str]) -> None:
+        """Suspend a job now and then, above all one that has taken its last step, and resume others."""
+        for job in list(self._suspended):
+            if self._chance.random() < RESUMES:
+                self._suspend(job, suspended=False)
+        for job in running:
+            is_late = has_taken_its_last_step(self.root, job, self.story.iterations[job])
+            if self._chance.random() < (SUSPENDS_LATE if is_late else SUSPENDS):
+                self._suspend(job, suspended=True)
+                self.story.others["suspended a job after its last step"] += is_late
+
+    def _suspend(self, job: str, *, suspended: bool) -> None:
+        found = self._try("GET", f"/v1/jobs/{job}")
+        if found is None or found.status != 200:
+            if found is not None:
+                self._suspended.discard(job)  # It was forgotten.
+            return
+        document = {**found.json, "spec": {**found.json["spec"], "suspend": suspended}}
+        answer = self._try("PUT", f"/v1/jobs/{job}", document)
+        # It may have come in although no answer did.
+        self._suspended.add(job)
+        if answer is not None and not suspended:
+            self._suspended.discard(job)
+        self.story.others["suspended a job"] += suspended
 
     def _new_job(self) -> dict[str, Any]:
         name = f"job-{len(self.story.iterations)}"
@@ -390,6 +422,11 @@ class World:
 
     def _held_locks(self) -> list[Path]:
         return [path for path in (self.state / "run").glob("*.sock.lock") if is_held(path)]
+
+
+def has_taken_its_last_step(root: Path, job: str, iterations: int) -> bool:
+    saved = root / "jobs" / job / "checkpoint" / "iteration"
+    return saved.exists() and int(saved.read_text()) == iterations
 
 
 def job_document(

@@ -166,7 +166,6 @@ class Government:
         """Let a new controller lead from now on, even if earlier ones still run."""
         world = self.world
         world.epoch += 1
-        world.witness.see_new_leader()
         leash = Leash()
         platform = PlayedPlatform(world, world.epoch, leash)
         reign: Reign

@@ -28,15 +28,13 @@ from dlcontrol.situation.ports import (
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import Job, JobId, Node, NodeName
 from dlsidecar.behaviour.machine import Limits
-from dlwire.messages import Progress, Target, Warmth
+from dlwire.messages import Progress, State, Target, Warmth
 from tests.control.played_sidecars import Container, Processes
 from tests.control.witnessing import Witness
 
 LIMITS = Limits(
     saves=True, leader_saves=True, checkpoint_seconds=20.0, grace_seconds=4.0, kill_seconds=2.0
 )
-HEARD_S = 0.15
-"""A controller looks at what it hears within this time, if nothing holds it."""
 
 
 class Killed(BaseException):
@@ -86,6 +84,8 @@ class PlayedPod:
     reason: str = ""
     fault: bool = False
     """Whether it ended, or was restarted, by a fault of the job."""
+    left: State | None = None
+    """What the SideCar that has ended last in it left behind."""
 
     @property
     def node(self) -> NodeName:
@@ -154,13 +154,6 @@ class World:
         self.log: deque[str] = deque(maxlen=400)
         self.listeners: list[Callable[[PlayedPod], None]] = []
         self.records = 0
-        self.forgives_leaving = True
-        """
-        Whether a training may begin again whose SideCar has left before any controller heard how it ended: there is no other
-        witness of it.
-        """
-        self.knowers: list[Callable[[PlayedPod, Container], bool]] = []
-        """Ask each controller whether it has heard all that a SideCar says, and is free to judge it."""
         self.holds: dict[str, str] = {}
         """The namespaces that an administrator holds, and why."""
         self.unkept: dict[JobId, str] = {}
@@ -252,8 +245,7 @@ class World:
         if pod.container is None or pod.is_ended:
             return
         self.note(f"container {pod.container.incarnation} dies")
-        pod.container.die()
-        pod.container = None
+        self._bury(pod.container, pod)
         pod.fault = fault
         self.later(0.2, 5.0, lambda: self.start_container(pod))
         self.tell(pod)
@@ -263,10 +255,14 @@ class World:
             return
         self.note(f"pod {pod.job} {pod.booking} ends")
         if pod.container is not None:
-            pod.container.die()
-        pod.container = None
+            self._bury(pod.container, pod)
         pod.is_ended = True
         self.tell(pod)
+
+    def _bury(self, container: Container, pod: PlayedPod) -> None:
+        container.die()
+        pod.left = container.left
+        pod.container = None
 
     def tell(self, pod: PlayedPod) -> None:
         for listener in list(self.listeners):
@@ -279,13 +275,13 @@ class World:
         if pod is None:
             return Pod(key, PodPhase.PENDING)
         if pod.is_ended:
-            return Pod(key, PodPhase.ENDED, reason=pod.reason, fault=pod.fault)
+            return Pod(key, PodPhase.ENDED, reason=pod.reason, fault=pod.fault, left=pod.left)
         address = Address(socket=f"/{job}/{booking.node}/{booking.serial}")
         if booking.node in self.lost_nodes:
             return Pod(key, PodPhase.LOST, address)
         if pod.container is None:
-            return Pod(key, PodPhase.PENDING, None, reason=pod.reason, fault=pod.fault)
-        return Pod(key, PodPhase.UP, address, fault=pod.fault)
+            return Pod(key, PodPhase.PENDING, reason=pod.reason, fault=pod.fault, left=pod.left)
+        return Pod(key, PodPhase.UP, address, fault=pod.fault, left=pod.left)
 
     def pod_at(self, key: PodKey, address: Address) -> PlayedPod | None:
         for (job, booking), pod in self.pods.items():
@@ -333,17 +329,7 @@ class World:
         pod = self._pod_with(container)
         if pod is None:
             return
-        seconds = self.chance.uniform(*self.temper.leave_seconds)
-        if self.forgives_leaving:
-            self.after(max(0.0, seconds - HEARD_S), lambda: self._forgive(container, pod))
-            self.after(seconds, lambda: self._forgive(container, pod))
-        self.after(seconds, lambda: self.end_pod(pod))
-
-    def _forgive(self, container: Container, pod: PlayedPod) -> None:
-        if container.processes is not None and not any(
-            knows(pod, container) for knows in self.knowers
-        ):
-            self.witness.excuse(container.processes)
+        self.later(*self.temper.leave_seconds, lambda: self.end_pod(pod))
 
     def _pod_with(self, container: Container) -> PlayedPod | None:
         return next((pod for pod in self.pods.values() if pod.container is container), None)

@@ -15,7 +15,6 @@ from dlcontrol.situation.dialer import NO_CONTACT, Contact
 from dlcontrol.situation.ports import Address, PodKey
 from dlwire.messages import Refusal, Refused, State, Target
 from tests.control.played import Leash, PlayedPod, World
-from tests.control.played_sidecars import Container
 
 RESEND_SECONDS = 2.0
 
@@ -43,24 +42,12 @@ class PlayedDialer:
         self._wake = wake
         self._lines: dict[PodKey, _Line] = {}
         world.listeners.append(self._hear_of)
-        world.knowers.append(self.knows)
 
     def close(self) -> None:
         for line in self._lines.values():
             line.is_open = False
         if self._hear_of in self._world.listeners:
             self._world.listeners.remove(self._hear_of)
-            self._world.knowers.remove(self.knows)
-
-    def knows(self, pod: PlayedPod, container: Container) -> bool:
-        """Whether the controller leads, is not held back, and has heard the latest of this SideCar."""
-        line = self._lines.get(PodKey(pod.job, pod.node))
-        if line is None or self._is_over(line) or self._leash.held is not None:
-            return False
-        known = line.known.contact.state
-        latest = (container.incarnation, container.version)
-        is_heard = known is not None and (known.incarnation, known.version) == latest
-        return is_heard and self._epoch == self._world.epoch
 
     # --- as the loop sees it
 
@@ -78,6 +65,9 @@ class PlayedDialer:
     def contact(self, key: PodKey) -> Contact:
         line = self._lines.get(key)
         return NO_CONTACT if line is None else line.known.contact
+
+    def believe(self, left: State) -> State | None:
+        return left if left.epoch <= self._epoch else None
 
     def declare(self, key: PodKey, target: Target) -> None:
         self._leash.step(f"declare {key}")

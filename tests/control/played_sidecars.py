@@ -27,6 +27,7 @@ from dlsidecar.behaviour.events import (
     Told,
 )
 from dlsidecar.behaviour.machine import Limits, Machine, react
+from dlwire.codec import decode_left, encode_left
 from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target, Warmth
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Container:
         self.gpus: tuple[Gpu, ...] = ()
         """The GPUs that it reports."""
         self.warmth = Warmth()
+        self.left: State | None = None
+        """What it has written down, which outlives it."""
         self._timer: object = None
 
     @property
@@ -160,6 +163,9 @@ class Container:
             self._carry_out(action)
         if self.machine.released:
             self._timer = None
+        if self.machine.run is not None:
+            ended = encode_left(self.state()) if self.machine.has_ended else b""
+            self.left = decode_left(ended)
         self._world.has_changed(self)
 
     def _carry_out(self, action: Action) -> None:
@@ -262,9 +268,6 @@ class Container:
 
     def die(self) -> None:
         """The SideCar is killed, and the kernel kills all that it started."""
-        if self.is_alive and self.processes is not None:
-            # It may have been the only one that knew how they ended.
-            self._world.witness.excuse(self.processes)
         self.is_alive = False
         if self.processes is not None and self.processes.live:
             self.processes.is_spoilt = True

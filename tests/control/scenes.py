@@ -169,7 +169,7 @@ class Sat:
             )
         pod = Pod(key, self.phase, **self.pod)
         booking = Booking(node, self.serial, DecisionNumber(self.shaped))
-        return JobPod(key, booking, pod, contact, asked=self.asked, fresh=self.fresh)
+        return JobPod(key, booking, pod, contact, asked=self.asked, fresh=self.fresh, left=pod.left)
 
 
 PENDING = Sat(phase=PodPhase.PENDING, fresh=True)

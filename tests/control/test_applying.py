@@ -76,6 +76,9 @@ class Place:
     def contact(self, key):
         return NO_CONTACT
 
+    def believe(self, left):
+        return left
+
     def follow(self, key, address):
         self.calls.append(("follow", key, address))
 

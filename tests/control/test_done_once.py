@@ -5,8 +5,8 @@ from typing import Any
 
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.status import Status, Trust
-from dlcore.model import Phase, Training
+from dlcontrol.situation.status import StartNumber, Status, Trust
+from dlcore.model import JobId, NodeName, Phase, Training
 from dlcore.model.jobs import Progress as Source
 from dlsidecar.behaviour.events import (
     CheckpointDone,
@@ -17,9 +17,10 @@ from dlsidecar.behaviour.events import (
     RankEnded,
     Started,
 )
+from dlwire.codec import decode_left, encode_left
 from dlwire.messages import Phase as SideCarPhase
 from dlwire.messages import Problem, Progress, Saving, State, Target, Trial
-from tests.control.scenes import Sat, after, cast, make_scene, run, stop
+from tests.control.scenes import Sat, after, cast, make_scene, new, run, stop
 
 TOTAL = Training(iterations=1000)
 ALL = Progress(iteration=1000, begun=True)
@@ -64,6 +65,48 @@ def test_a_pod_that_has_left_and_ended_still_says_how_its_training_ended():
     for state in (left, unproven):
         ended = Sat(state, phase=PodPhase.ENDED)
         assert judged(ended, None, phase=Phase.QUEUED).phase is Phase.COMPLETED
+
+
+def test_what_a_sidecar_left_behind_says_how_its_training_ended_when_no_controller_had_heard_it():
+    exited = after(*BEGUN, stop(6, leave=True), *ENDED, progress=LAST_REPORT)
+    terminated = after(*BEGUN, stop(6, leave=True), CheckpointTimedOut(1), *ENDED, progress=ALL)
+    for state in (exited, terminated):
+        left = {"left": decode_left(encode_left(state))}
+        for sat in (
+            Sat(phase=PodPhase.ENDED, pod=left),
+            # The SideCar was killed, and the next start of its container knows nothing.
+            Sat(new("y"), pod=left),
+            Sat(phase=PodPhase.PENDING, pod=left),
+        ):
+            for suspend in (True, False):
+                status = judged(sat, None, phase=Phase.SUSPENDED, suspend=suspend)
+                assert (status.phase, status.exit_code) == (Phase.COMPLETED, 0), sat
+                assert status.iteration == state.progress.iteration
+
+
+def test_what_was_left_behind_before_the_present_start_says_nothing_about_it():
+    former = replace(after(*BEGUN, stop(6), *ENDED, progress=ALL), incarnation="w")
+    running = after(run(7, 0), Started(1), progress=SOME)
+    sat = Sat(running, pod={"left": decode_left(encode_left(former))})
+    status = judged(sat, {"n0": [0]}, generation=3)
+    assert (status.phase, status.iteration) == (Phase.RUNNING, 340)
+    # A new controller has not heard of the present start yet.
+    unheard = Sat(pod={"left": sat.pod["left"]})
+    known: dict[str, Any] = {"generation": 3, "running": 7, "heard": 7, "iteration": 340}
+    scene = make_scene(cast("a", {"n0": [0]}, job_pods={"n0": unheard}, training=TOTAL, **known))
+    [verdict] = judge(scene).values()
+    assert (verdict.status.iteration, verdict.status.heard) == (340, 7)
+    assert not verdict.status.is_final
+
+
+def test_an_untrusted_sidecar_is_not_believed_what_it_left_behind_either():
+    state = after(*BEGUN, stop(6), *ENDED, progress=ALL)
+    job_pod = Sat(phase=PodPhase.ENDED, pod={"left": state}).job_pod(JobId("a"), NodeName("n0"))
+    assert job_pod.state is state
+    assert replace(job_pod, untrusted="it lies").state is None
+    up = Sat(pod={"left": state}).job_pod(JobId("a"), NodeName("n0"))
+    assert up.at_its_end(StartNumber(5)).state is state
+    assert replace(up, untrusted="it lies").at_its_end(StartNumber(5)).state is None
 
 
 def test_an_end_that_may_be_the_answer_to_a_stop_is_judged_by_the_count():

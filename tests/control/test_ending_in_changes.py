@@ -39,7 +39,6 @@ def end_while(
     change the controller is killed; another one begins ``absent_s`` later.
     """
     world = World(f"ends/{seed}", nodes, Temper(leave_seconds=(leaves_s, leaves_s)))
-    world.forgives_leaving = absent_s > leaves_s
     government = Government(world, policies.make("max-min"), mechanism)
     try:
         training = Training(iterations=40, batch_size=64)

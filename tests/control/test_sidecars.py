@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from dlcontrol.sidecars import following
+from dlcontrol.sidecars.plausible import LONGEST_S
 from dlcontrol.situation.dialer import NO_CONTACT, ForeignEpoch
 from dlcontrol.situation.ports import PodKey
 from dlcore.model import JobId, NodeName
 from dlcore.primitives.rate_limit import RateLimit
 from dlsidecar.settings import Serving
-from dlwire.messages import Phase, Post, Problem, Stop
+from dlwire.messages import Phase, Post, Problem, Progress, State, Stop
 from tests.control.callers import HURRIED, POD, calling, contained, living, wired
 from tests.control.proxies import Fate, Proxy, of
 
@@ -199,6 +200,17 @@ async def test_the_epoch_of_another_installation_is_a_doubt_however_low_it_is(tm
         contact = await ours.until(lambda contact: contact.foreign)
         assert contact.foreign == ForeignEpoch(1, "theirs")
         assert not contact.state.installation
+
+
+@living
+async def test_what_a_sidecar_left_behind_is_believed_like_an_answer():
+    left = State("first-start", 3, Phase.EXITED, released=True, epoch=7, installation="ours")
+    async with calling(epoch=7) as ours:
+        assert ours.sidecars.believe(left) == left
+        for what in ({"epoch": 8}, {"installation": "theirs"}):
+            assert ours.sidecars.believe(replace(left, **what)) is None, what
+        endless = replace(left, progress=Progress(idle_seconds=1e300))
+        assert ours.sidecars.believe(endless).progress.idle_seconds == LONGEST_S
 
 
 @living

@@ -95,19 +95,6 @@ class Witness:
             for pod in self._world.pods.values()
         )
 
-    def excuse(self, processes: Processes) -> None:
-        """Something other than the controller takes away what knows how these have ended."""
-        if (processes.job, processes.run.generation) == self._done.get(processes.job):
-            self.spoil(processes)
-
-    def see_new_leader(self) -> None:
-        """Who leads from now on can hear of an end only from a SideCar that is there."""
-        for job, generation in list(self._done.values()):
-            there = (pod.container for pod in self._world.pods.values() if pod.job == job)
-            runs = (each.machine.run for each in there if each is not None and each.is_alive)
-            if not any(run is not None and run.generation == generation for run in runs):
-                self._spoilt.add((job, generation))
-
     def see_end(self, processes: Processes) -> None:
         self.living.discard(processes)
         key = (processes.job, processes.run.generation)

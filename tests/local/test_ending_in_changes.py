@@ -58,6 +58,12 @@ def set_suspended(up: Up, name: str, *, suspended: bool) -> None:
     up.backend.replace_job({**document, "spec": {**document["spec"], "suspend": suspended}})
 
 
+def sidecars_of(root: Path) -> list[Path]:
+    """The sockets of the SideCars that have not left."""
+    found = (root / "state" / "run").glob("*.sock")
+    return [path for path in found if path.name != "dljob.sock"]
+
+
 def are_free(up: Up) -> bool:
     [node] = up.backend.list_nodes()
     return {gpu["state"] for gpu in node["gpus"]} == {"free"}
@@ -101,6 +107,24 @@ def test_a_job_that_is_suspended_during_its_evaluation_is_done_once(root, resume
             up.until(lambda: up.backend.get_job("first")["status"]["phase"] in phases)
             up.until(lambda: are_free(up))
         set_suspended(up, "first", suspended=False)
+        assert_it_was_done_once(up, "first", root)
+        assert up.end() == 0
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("mechanism", ["in-place", "recreate"])
+def test_a_job_that_is_done_while_no_controller_lives_is_done_once(root, mechanism):
+    options = ("--virtual-gpus", 2, "--policy", "max-min", "--mechanism", mechanism)
+    with going(root / "state", *options) as up:
+        up.backend.create_jobs([evaluating("first", root, iterations=150)])
+        until_it_says(up, "first", root, "evaluates")
+        set_suspended(up, "first", suspended=True)
+        # It is asked when the stop is under way.
+        until_it_says(up, "first", root, "asked")
+        up.kill()
+        up.until(lambda: not sidecars_of(root))
+        up.begin()
+        up.ready()
         assert_it_was_done_once(up, "first", root)
         assert up.end() == 0
 

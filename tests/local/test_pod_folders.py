@@ -10,8 +10,12 @@ import pytest
 
 from dlcontrol.situation.clocks import Stamp
 from dlcontrol.situation.ports import PodPhase
-from dllocal.pods.pod_folders import PodFolder, find_sidecars
+from dllocal.folders import Folders
+from dllocal.pods.pod_folders import BookedPod, PodFolder, find_sidecars
 from dllocal.pods.pod_states import PodTimes
+from dlwire.codec import encode_left
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import State
 from tests.chaos.processes import parent
 from tests.local.test_pods import BOOKING, KEY, live_through, place
 
@@ -71,6 +75,19 @@ def test_a_damaged_file_of_a_pod_that_lives_is_survived_and_the_pod_lives_on(tmp
             assert there.look().phase is PodPhase.UP
 
     live_through(story)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_that_a_sidecar_left_behind_says_nothing(tmp_path, name):
+    pod = BookedPod(Folders(tmp_path), KEY.job, BOOKING)
+    pod.socket.parent.mkdir(parents=True)
+    file = pod.socket.with_name(f"{pod.socket.name}.left")
+    state = State("x", 9, SideCarPhase.EXITED, released=True, held_generation=5)
+    file.write_bytes(encode_left(state))
+    assert pod.left() == state.left_behind()
+    file.unlink()
+    DAMAGES[name](file)
+    assert pod.left() is None
 
 
 def test_what_one_pod_cannot_say_keeps_no_other_pod_from_being_seen(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -283,5 +284,23 @@ def test_checkpoints_that_cannot_be_removed_are_reported(tmp_path):
             pods.forget(KEY.job)
             ((_, message),) = told
             assert message.startswith(f"{checkpoints} cannot be removed (")
+
+    live_through(story)
+
+
+@pytest.mark.processes
+def test_a_sidecar_that_stands_still_before_it_is_up_is_killed_with_its_keeper(tmp_path):
+    async def story() -> None:
+        with place(tmp_path, PodTimes()) as there:
+            pod = BookedPod(there.folders, KEY.job, BOOKING)
+            pod.folder.make()
+            pod.folder.note_launch(0.0)
+            words = (sys.executable, "-c", "import time; time.sleep(600)", f"--socket={pod.socket}")
+            keeper, sidecar = (subprocess.Popen(words) for _ in range(2))
+            pod.folder.note_process(keeper.pid)
+            sidecar.send_signal(signal.SIGSTOP)
+            there.pods.kill(there.entry, BOOKING)
+            assert keeper.wait(LONGEST_SECONDS) == sidecar.wait(LONGEST_SECONDS) == -signal.SIGKILL
+            await asyncio.sleep(0)
 
     live_through(story)

@@ -30,15 +30,27 @@ class Up:
         self.root = root
         self.backend = LocalBackend(Folders(root).socket)
         """For what is waited for: a command takes a second to start where all cores are busy."""
-        script = "from dlctl.main import main; main()"
         self.log = root.with_name(f"{root.name}.log")
+        self._options = options
+        self.begin()
+
+    def begin(self) -> None:
+        self.is_killed = False
+        script = "from dlctl.main import main; main()"
+        words = (sys.executable, "-c", script, "up", "--state", str(self.root))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*(sys.executable, "-c", script, "up", "--state", str(root)), *map(str, options)],
+                [*words, *map(str, self._options)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
+
+    def kill(self) -> None:
+        """Kill the controller alone; its SideCars and trainings live on."""
+        self.is_killed = True
+        self.process.kill()
+        self.process.wait(LONGEST_S)
 
     def ready(self) -> None:
         def answers() -> bool:
@@ -80,7 +92,9 @@ class Up:
         end = time.monotonic() + LONGEST_S
         while not true():
             assert time.monotonic() < end, self.log.read_text(encoding="utf-8")
-            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
+            assert self.is_killed or self.process.poll() is None, self.log.read_text(
+                encoding="utf-8"
+            )
             time.sleep(0.02)
 
     def end(self, signum: int = signal.SIGINT) -> int:

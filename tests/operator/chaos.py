@@ -25,7 +25,14 @@ from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.points import Plan
 from tests.chaos.processes import kill, trainings
 from tests.chaos.testimony import Disturbance, Expected, find_broken_laws, read_all
-from tests.chaos.worlds import EVALUATIONS, job_document
+from tests.chaos.worlds import (
+    EVALUATIONS,
+    RESUMES,
+    SUSPENDS,
+    SUSPENDS_LATE,
+    has_taken_its_last_step,
+    job_document,
+)
 from tests.operator.hostiles import on_stage
 from tests.operator.stages import LEADS, PATIENCE_S, Stage, staged
 from tests.operator.wires import Wire
@@ -78,6 +85,9 @@ class Trouble:
         self.jobs = jobs
         self.conflicts = 0
         self.restarts = 0
+        self.running: list[str] = []
+        self.suspended: set[str] = set()
+        self.suspensions = 0
         self.deaths: Counter[str] = Counter()
         self.disturbances: list[Disturbance] = []
         self.iterations: dict[str, int] = {}
@@ -90,6 +100,11 @@ class Trouble:
             for each in self.stage.api.get(self.stage.path())["items"]
             if each.get("status", {}).get("phase") not in ("Completed", "Failed")
             and not is_hostile(each["metadata"]["name"])
+        ]
+        self.running = [
+            each["metadata"]["name"]
+            for each in active
+            if each.get("status", {}).get("phase") == "Running"
         ]
         while len(self.iterations) < self.jobs and len(active) < AT_A_TIME:
             name = f"job-{len(self.iterations)}"
@@ -106,6 +121,21 @@ class Trouble:
             document["spec"]["template"]["spec"]["containers"][0]["image"] = "training"
             active.append(self.stage.api.post(self.stage.path(), document))
 
+    def suspend_some(self) -> None:
+        """Suspend a job now and then, above all one that has taken its last step, and resume others."""
+        for name in list(self.suspended):
+            if self.chance.random() < RESUMES:
+                self.suspend(name, suspended=False)
+        for name in self.running:
+            is_late = has_taken_its_last_step(self.stage.folder, name, self.iterations[name])
+            if self.chance.random() < (SUSPENDS_LATE if is_late else SUSPENDS):
+                self.suspend(name, suspended=True)
+                self.suspensions += 1
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        self.stage.api.merge(self.stage.path(name), {"spec": {"suspend": suspended}})
+        (self.suspended.add if suspended else self.suspended.discard)(name)
+
     def live_and_die(self, number: int) -> None:
         """Let an operator live until it dies at a point, or is killed from outside."""
         plan = Plan(
@@ -120,6 +150,7 @@ class Trouble:
         is_leading = False
         while operator.is_running and time.monotonic() < end:
             self.submit_some()
+            self.suspend_some()
             self.hostiles.go_on()
             self.disturb(0.02)
             self.obstruct(0.05)
@@ -216,6 +247,8 @@ class Trouble:
 
     def operate(self) -> None:
         """Start an operator that lives, again if it could not renew its Lease, as a cluster does."""
+        for name in list(self.suspended):
+            self.suspend(name, suspended=False)
         if not self.stage.operators[-1].is_running:
             self.start(Plan(seed=0, is_calm=True), self.stage.folder / "calm")
 
@@ -229,7 +262,8 @@ class Trouble:
         sys.stdout.write(
             f"\n{self.deaths.total()} operators died at {len(self.deaths)} kinds of points: {points}\n"
             f"{len(self.hostiles.kinds)} hostile jobs of {len(set(self.hostiles.kinds))} kinds,"
-            f" {starts} starts of {len(self.iterations)} jobs, disturbed {len(self.disturbances) // 2} times;"
+            f" {starts} starts of {len(self.iterations)} jobs, disturbed {len(self.disturbances) // 2} times,"
+            f" suspended {self.suspensions} times;"
             f" {self.wire.cuts} connections cut, {self.wire.lost} answers lost, {self.conflicts} writes"
             f" in between, {self.restarts} restarts of the API server\n"
         )
@@ -251,7 +285,9 @@ def survive(
             trouble.live_and_die(number)
         trouble.come_to_rest()
         lives = read_all(folder / "witness")
-        expected = Expected(trouble.iterations, disturbances=tuple(trouble.disturbances))
+        expected = Expected(
+            trouble.iterations, disturbances=tuple(trouble.disturbances), outlived=1
+        )
         broken = find_broken_laws(lives, expected)
         assert not broken, broken
         trouble.tell(len(lives))

@@ -43,6 +43,7 @@ AWAY = (OSError, http.client.HTTPException, Refused)
 HOSTILE = "HOSTILE"
 """The variable of a job's container that says of which kind its SideCar is; see tests/hostile."""
 RESTART_S = (0.2, 0.5, 1.0)
+LONGEST_MESSAGE = 4096
 ROOT = Path(__file__).parents[2]
 OUR_NETWORK = f"127.{1 + os.getpid() % 254}"
 OUR_ADDRESSES = os.getpid() // 254 % 16 * 16
@@ -65,6 +66,15 @@ class _Container:
     is_out_of_memory: bool = False
     """Whether that is what its process was killed for."""
     reported: object = None
+
+    @property
+    def message_file(self) -> Path:
+        """Where this start of the container writes its last message."""
+        return self.folder / f"message-{self.restarts}"
+
+    def last_message(self) -> str:
+        file = self.message_file
+        return file.read_text(errors="replace")[:LONGEST_MESSAGE] if file.exists() else ""
 
     @property
     def path(self) -> str:
@@ -224,7 +234,7 @@ class Kubelets:
                 self._ask_to_end(container)
             return _status(container, {"running": {"startedAt": _now_as(container.start_at)}})
         if process is not None:
-            ended = _ended(process.returncode)
+            ended = {**_ended(process.returncode), "message": container.last_message()}
             if container.is_out_of_memory:
                 ended["reason"] = "OOMKilled"
             if is_deleted or ended["exitCode"] == 0:
@@ -279,6 +289,7 @@ class Kubelets:
             **{each["name"]: each.get("value", "") for each in spec.get("env", ())},
             "PYTHONPATH": f"{ROOT / 'sidecar'}:{ROOT}",
             "CHAOS_NODE": container.pod["spec"]["nodeName"],
+            "DLJOB_SIDECAR_LEFT": str(container.message_file),
             **self._driver_of(container),
         }
         container.process = self._guard.spawn(

@@ -1,5 +1,6 @@
 """Why pods are not up, or are no more, in the words of kubelets and controllers as they really come."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from dlcontrol.situation.ports import Pod, PodKey, PodPhase
 from dlcore.model import JobId, NodeName
 from dloperator.pods.pod_states import read_pod
+from dlwire.codec import encode_left
+from dlwire.messages import Phase as SideCarPhase
+from dlwire.messages import Process, State
 
 Json = dict[str, Any]
 
@@ -42,6 +46,34 @@ def disrupted(reason: str) -> list[Json]:
 
 def read(document: Json) -> Pod:
     return read_pod(KEY, document, node=NODE, uid="uid")
+
+
+# --- what SideCars leave behind -----------------------------------------------------------
+
+LEFT = State("x", 9, SideCarPhase.EXITED, released=True, epoch=2, generation=6, held_generation=5)
+MESSAGE = encode_left(replace(LEFT, processes=(Process(0, 0, exit_code=0),))).decode()
+
+
+def test_what_a_sidecar_left_behind_is_read_from_the_end_of_its_container():
+    last = container(RUNS, ended(137, message=MESSAGE))
+    waits = container(waiting("CrashLoopBackOff"), ended(137, message=MESSAGE))
+    for document, phase in (
+        (pod("Succeeded", container(ended(0, "Completed", MESSAGE))), PodPhase.ENDED),
+        (pod("Running", last, podIP="10.0.0.7"), PodPhase.UP),
+        (pod("Running", waits), PodPhase.PENDING),
+    ):
+        seen = read(document)
+        assert seen.phase is phase
+        assert seen.left is not None
+        assert (seen.left.incarnation, seen.left.held_generation) == ("x", 5)
+        assert "incarnation" not in seen.message
+
+
+def test_the_message_of_a_failed_training_is_what_its_user_reads():
+    for text in ("loss is NaN", "{}", '{"incarnation": 7}', "\ud800", "[" * 4096):
+        seen = read(pod("Failed", container(ended(3, message=text))))
+        assert seen.left is None
+        assert seen.message == f"container trainer ended with exit code 3: {text}"
 
 
 # --- those that do not start --------------------------------------------------------------

@@ -65,6 +65,16 @@ def kill_the_operator(stage: Stage) -> None:
     stage.start_operator(settings={"policy": "max-min"})
 
 
+def kill_the_operator_until_all_is_over(stage: Stage) -> None:
+    """The operator dies during the stop; the pods have ended when the next one begins."""
+    stage.api.merge(stage.path("job"), {"spec": {"suspend": True}})
+    stage.wait(lambda: "asked" in says(stage, "job"))
+    stage.operators[-1].kill()
+    stage.let_lease_end()
+    stage.wait(lambda: not stage.kubelets.pids())
+    stage.start_operator(settings={"policy": "max-min"})
+
+
 @pytest.mark.parametrize(
     ("change", "nodes", "mechanism"),
     [
@@ -73,6 +83,8 @@ def kill_the_operator(stage: Stage) -> None:
         (displace, ONE_NODE, "recreate"),
         (evict, TWO_NODES, "in-place"),
         (kill_the_operator, TWO_NODES, "in-place"),
+        (kill_the_operator_until_all_is_over, TWO_NODES, "in-place"),
+        (kill_the_operator_until_all_is_over, TWO_NODES, "recreate"),
     ],
 )
 def test_a_job_that_is_changed_during_its_evaluation_is_done_once(

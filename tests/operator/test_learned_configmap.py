@@ -14,7 +14,7 @@ import pytest
 from dlclient.cluster.reading.operators import Operator
 from dlcore.documents.profilefile import render_all
 from dlcore.model import JobId
-from dlcore.profiles import Profile
+from dlcore.profiles import OF_ONE_JOB, Profile
 from dlkube import names
 from dloperator.reporting import learned_configmap
 from dloperator.reporting.learned_configmap import Learned, LearnedConfigMap
@@ -22,6 +22,7 @@ from dlstore.sqlite.store import SqliteStore
 from tests.builders import make_profile
 
 PROFILE = make_profile({1: 2.0}, model="net")
+OWN = make_profile({1: 2.0}, model=f"{OF_ONE_JOB}lab/bert")
 STATE = {"form": 2, "levels": {"A100": 0.5}}
 
 
@@ -45,7 +46,9 @@ class Asker:
 async def publish(state: Any) -> list[Any]:
     api: Any = Api()
     scene: Any = SimpleNamespace(entries={})
-    known: Any = SimpleNamespace(policy_state=state, profiles={PROFILE.type: PROFILE})
+    known: Any = SimpleNamespace(
+        policy_state=state, profiles={each.type: each for each in (PROFILE, OWN)}
+    )
     published = LearnedConfigMap(
         api, "home", scene=lambda: scene, snapshot=lambda _: known, policy="foresight"
     )
@@ -68,6 +71,7 @@ def test_a_plan_reads_the_published_knowledge(monkeypatch):
     # Only changes are written.
     [document] = asyncio.run(publish(STATE))
     learned = read(document)
+    # What was learnt of one job helps no other one, and its name is none that a document may have.
     assert learned["profiles"] == render_all([PROFILE])
     assert (learned["policy"], learned["state"]) == ("foresight", STATE)
 

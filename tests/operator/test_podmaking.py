@@ -269,6 +269,14 @@ def test_gpus_are_seen_by_a_claim_of_the_trainer_alone_where_that_is_set():
     assert "resourceClaims" not in virtual["spec"]
 
 
+def test_the_sidecar_leaves_its_last_state_where_the_pod_says_that_the_kubelet_reads():
+    def change(spec):
+        spec["template"]["spec"]["containers"][0]["terminationMessagePath"] = "/out/$(X)"
+
+    assert "--left=/out/$$(X)" in trainer(made(change))["command"]
+    assert not [word for word in trainer(made())["command"] if word.startswith("--left")]
+
+
 def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str, Any]:
     document = yaml.safe_load(JOB)
     job = jobfile.parse(document, require_template=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlwire import codec
 from dlwire.harmless import harmless
 from dlwire.kinds import (
+    LARGEST_WHOLE,
     Each,
     Either,
     Flag,
@@ -27,7 +28,9 @@ from dlwire.kinds import (
     kinds_of,
 )
 from dlwire.messages import (
+    LONGEST_LEFT,
     MESSAGES,
+    MOST_GPUS,
     Change,
     Gpu,
     Peer,
@@ -37,6 +40,7 @@ from dlwire.messages import (
     Process,
     Progress,
     Run,
+    Saving,
     State,
     Warmth,
 )
@@ -91,6 +95,60 @@ def test_whatever_is_written_can_be_read_and_every_field_says_how_it_travels(mes
     law()
     told = {attribute for attribute, _ in kinds_of(message).values()}
     assert told == {each.name for each in dataclasses.fields(message)}
+
+
+def test_the_state_that_is_left_behind_is_short_and_says_how_the_training_ended():
+    @settings(max_examples=50)
+    @given(messages_of(State), st.integers(1, MOST_GPUS))
+    def law(state, processes):
+        ended = tuple(Process(rank, rank, ("GPU-a",), exit_code=0) for rank in range(processes))
+        state = dataclasses.replace(state, processes=ended)
+        line = codec.encode_left(state)
+        assert line.endswith(b"\n")
+        assert len(line) <= LONGEST_LEFT
+        left = codec.decode_left(line + b"what was there before")
+        assert left is not None
+        assert [each.exit_code for each in left.processes] == [0]
+        kept = ("incarnation", "version", "phase", "epoch", "generation", "held_generation")
+        assert [getattr(left, name) for name in kept] == [getattr(state, name) for name in kept]
+        assert left.progress.iteration == state.progress.iteration
+        # Nothing that is left behind holds a GPU, or wants something.
+        assert (left.held, left.gpus, left.target, left.problems) == ((), (), None, ())
+
+    law()
+
+
+def test_every_other_way_to_end_is_kept_among_many_alike():
+    ends = [Process(rank, rank, exit_code=0) for rank in range(60)]
+    ends[41] = Process(41, 41, signal=9)
+    left = codec.decode_left(codec.encode_left(dataclasses.replace(BUSY, processes=tuple(ends))))
+    assert left is not None
+    assert [(each.rank, each.exit_code, each.signal) for each in left.processes] == [
+        (0, 0, None),
+        (41, None, 9),
+    ]
+    many = tuple(Process(1000 + code, 10**6, exit_code=100 + code) for code in range(99))
+    longest = dataclasses.replace(
+        BUSY,
+        incarnation="i" * 64,
+        installation="i" * 64,
+        processes=many,
+        epoch=LARGEST_WHOLE,
+        generation=LARGEST_WHOLE,
+        held_generation=LARGEST_WHOLE,
+        version=LARGEST_WHOLE,
+        progress=Progress(LARGEST_WHOLE, interval=LARGEST_WHOLE, metrics={"m" * 64: -1 / 3}),
+        change=Change(LARGEST_WHOLE, Saving.TIMED_OUT, 1e300 / 3, 1e300 / 3, 1e300 / 3),
+    )
+    assert len(codec.encode_left(longest)) < LONGEST_LEFT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"Traceback", b"{}", b"[" * 4096, b"\xff\xfe", b'{"phase": "Exited"}', b"\n" * 9],
+)
+def test_what_a_training_writes_in_its_place_is_no_state(text):
+    assert codec.decode_left(text) is None
 
 
 BUSY = State(

@@ -11,6 +11,7 @@ import pytest
 from dlsidecar import EXIT_UNAVAILABLE
 from dlsidecar.living import EXIT_USAGE
 from dlsidecar.processes.keeper import FORWARDED
+from dlwire.codec import decode_left
 from dlwire.messages import Phase, Saving
 from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
 from tests.sidecar.sidecars import SideCar
@@ -95,29 +96,63 @@ def test_how_the_training_ends_is_reported_and_a_sidecar_that_is_told_to_leave_e
     assert sidecar.wait_ended() == 0
 
 
-def test_a_sidecar_that_is_to_leave_waits_until_a_controller_has_seen_that_the_training_is_done(
-    start, tmp_path
-):
+def left_by(sidecar: SideCar) -> bytes:
+    return sidecar.socket.with_name(f"{sidecar.socket.name}.left").read_bytes()
+
+
+def test_a_sidecar_that_leaves_leaves_behind_how_its_training_ended(start, tmp_path):
     """The controller that told it to leave may have died; the next one would start the training once more."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     unanswered = {
+        "iterations": 25,
+        "progressLog": r"step (?P<iteration>\d+)",
         "checkpoint.signal": "SIGUSR1",
         "checkpoint.confirm": "file",
         "checkpoint.path": "/no",
         "checkpoint.timeoutSeconds": 240,
     }
-    command = ("sh", "-c", f"trap '' USR1; cat {pipe}; exit 0")
+    command = ("sh", "-c", f"trap '' USR1; cat {pipe}; echo step 25; exit 0")
     sidecar = start(command=command, options=unanswered)
     sidecar.wait_ready()
     sidecar.run(1)
-    sidecar.wait_for(is_running(1))
+    begun = sidecar.wait_for(is_running(1))
     sidecar.stop(2, leave=True)
     pipe.write_text("evaluated\n")
-    wait_told(sidecar, "all gone by themselves, leaving")
-    assert sidecar.process.poll() is None
-    assert sidecar.state().processes[0].exit_code == 0
     assert sidecar.wait_ended() == 0
+    left = decode_left(left_by(sidecar))
+    assert left is not None
+    assert (left.incarnation, left.phase) == (begun.incarnation, Phase.EXITED)
+    assert (left.epoch, left.generation, left.held_generation) == (1, 2, 1)
+    assert [each.exit_code for each in left.processes] == [0]
+    assert left.progress.iteration == 25
+
+
+def test_a_killed_sidecar_has_left_behind_how_its_training_had_ended(start):
+    sidecar = start(command=("true",))
+    sidecar.wait_ready()
+    sidecar.run(1)
+    ended = sidecar.wait_for(is_phase(Phase.EXITED))
+    sidecar.kill()
+    left = decode_left(left_by(sidecar))
+    assert left is not None
+    assert (left.incarnation, left.phase) == (ended.incarnation, Phase.EXITED)
+
+
+@pytest.mark.parametrize("says", [b"", b"the loss is NaN\n"])
+def test_a_failed_training_has_the_last_word(start, tmp_path, says):
+    """Without a message of the container Kubernetes shows the end of its log."""
+    again, message = tmp_path / "again", tmp_path / "message"
+    write = f"echo the loss is NaN > {message}; " if says else ""
+    program = f"if test ! -e {again}; then touch {again}; exit 0; fi; {write}exit 3"
+    sidecar = start(command=("sh", "-c", program), environment={"DLJOB_SIDECAR_LEFT": str(message)})
+    sidecar.wait_ready()
+    sidecar.run(1)
+    sidecar.wait_for(is_phase(Phase.EXITED))
+    assert decode_left(message.read_bytes()) is not None
+    sidecar.run(2)
+    sidecar.wait_for(is_phase(Phase.FAILED))
+    assert message.read_bytes() == says
 
 
 def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):

@@ -132,7 +132,7 @@ def test_the_help_explains_every_option_and_a_page_every_field(capsys):
     told = capsys.readouterr().out
     assert set(re.findall(r"^  (--[\w-]+)", told, re.MULTILINE)) == {
         *("--training", "--socket", "--listen", "--tls", "--job-uid", "--controller-name"),
-        "--health",
+        *("--health", "--left"),
     }
     page = (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
     fields = {name for name in kinds_of(Training) if name != "checkpoint"}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dlcontrol.situation.ports import Entry, Fenced, Platform
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
-from dlcore.model import JobId
+from dlcore.model import JobId, Phase
 
 
 class _Mark(NamedTuple):
@@ -123,6 +123,8 @@ class Records:
         await self._platform.record(lasting)
 
     def _matters(self, recorded: Status, status: Status) -> bool:
+        if status.phase is Phase.SUSPENDED and status.iteration != recorded.iteration:
+            return True  # The answer to the stop says last how far the training came.
         # A record that is older loses no GPU-second: the next count begins where it ends.
         since = status.counted_at - recorded.counted_at
         return (since != 0.0 and since >= self._seconds) or not status.says_the_same_as(recorded)

@@ -75,9 +75,9 @@ class Case:
         self.job_pods = [job_pod for job_pod in self.all_job_pods if not job_pod.has_ended]
         self.latest = ProcessSet(scene, entry)
         self.started = self.latest.job_pods
-        has_ended_pods = len(self.job_pods) < len(self.all_job_pods)
-        self.last = ProcessSet(scene, entry, with_ended=True) if has_ended_pods else self.latest
-        """The same start including pods that have ended since, because their exits still count."""
+        has_ended = any(job_pod.has_ended or job_pod.left for job_pod in self.all_job_pods)
+        self.last = ProcessSet(scene, entry, with_ended=True) if has_ended else self.latest
+        """The same start including pods and containers that have ended since, whose exits still count."""
         ended = self.status.ended
         self.ended = ended if ended.start == self.last.generation else Ended()
         """The ends in already forgotten pods of this start."""

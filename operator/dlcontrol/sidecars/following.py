@@ -108,6 +108,10 @@ class SideCars:
         follower = self._followers.get(key)
         return NO_CONTACT if follower is None else follower.known.contact
 
+    def believe(self, left: State) -> State | None:
+        """Return a state that a SideCar left behind; None if an answer with it would not count."""
+        return None if _find_foreign(left, self._around) else plausible(left)
+
     async def close(self) -> None:
         """Forget all SideCars, and return once all their tasks have ended."""
         for key in list(self._followers):
@@ -329,10 +333,9 @@ class _Follower:
         """Reject the state of a SideCar that obeys another controller, and do not count it as
         reachable.
         """
-        ours = self._around.installation
-        is_foreign = bool(ours and said.installation) and said.installation != ours
-        if is_foreign or said.epoch > self._around.epoch:
-            raise Doubted(ForeignEpoch(said.epoch, said.installation if is_foreign else ""))
+        foreign = _find_foreign(said, self._around)
+        if foreign is not None:
+            raise Doubted(foreign)
 
     def _hear(self, state: State, asked: Ticket) -> None:
         before = self.known.contact
@@ -392,3 +395,12 @@ class _Follower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stir.wait()
+
+
+def _find_foreign(said: State | Refusal, around: Surroundings) -> ForeignEpoch | None:
+    """Return whose command the SideCar claims to obey, if not this controller's or a former one's."""
+    ours = around.installation
+    is_foreign = bool(ours and said.installation) and said.installation != ours
+    if is_foreign or said.epoch > around.epoch:
+        return ForeignEpoch(said.epoch, said.installation if is_foreign else "")
+    return None

@@ -94,6 +94,9 @@ class Dialer(Protocol):
         SideCar that has not answered yet, ``since`` is when the controller began to follow it.
         """
 
+    def believe(self, left: State) -> State | None:
+        """Return a state that a SideCar left behind; None if an answer with it would not count."""
+
 
 class _Absence:
     """
@@ -145,6 +148,10 @@ class Contacts:
             key: self._absent.get(key) or _Absence(now, last.get(key, NO_CONTACT))
             for key in booked - addresses.keys()
         }
+
+    def believe(self, left: State) -> State | None:
+        """Return a state that a SideCar left behind; None if an answer with it would not count."""
+        return self._dialer.believe(left)
 
     def find(self, key: PodKey) -> Contact:
         """Return the contact of a pod; without an address, ``since`` is when the address was missed first."""

@@ -49,13 +49,30 @@ class JobPod:
     claimed: frozenset[str] = frozenset()
     """GPUs that an untrusted pod may hold beyond the record, by the names that its SideCar uses."""
 
+    left: State | None = None
+    """What the SideCar of the last start of the container that has ended left behind, if credible.
+    """
+
     @property
     def state(self) -> State | None:
         if self.untrusted:
             return None
-        if self.contact.state is None and self.pod.phase is PodPhase.ENDED:
-            return self.contact.last
-        return self.contact.state
+        if self.pod.phase is not PodPhase.ENDED:
+            return self.contact.state
+        known = self.contact.state or self.contact.last
+        return self.left if _is_later(self.left, known) else known
+
+    def at_its_end(self, latest: StartNumber) -> "JobPod":
+        """Return the pod when its container ended last, if nothing has begun in it since; else the pod.
+
+        ``latest`` is the latest start of the job that was seen to run.
+        """
+        if self.untrusted or self.has_ended or not _is_later(self.left, self.state):
+            return self
+        if self.left is None or self.left.held_generation < latest:
+            return self
+        ended = replace(self.pod, phase=PodPhase.ENDED)
+        return replace(self, pod=ended, contact=NO_CONTACT)
 
     @cached_property
     def is_coming_up(self) -> bool:
@@ -138,6 +155,15 @@ class JobPod:
         return self.state is not None and not self.is_living and not self.is_warm(deadline_s, now)
 
 
+def _is_later(left: State | None, known: State | None) -> bool:
+    """Return True if a SideCar left more behind than is known otherwise."""
+    if left is None or known is None:
+        return left is not None
+    if left.incarnation == known.incarnation:
+        return left.version > known.version
+    return left.held_generation > known.held_generation
+
+
 class JobPods:
     """Builds the pods of each cycle and remembers them until the next; one for the life of a controller."""
 
@@ -203,6 +229,7 @@ class JobPods:
             fresh=fresh,
             untrusted=untrusted,
             claimed=found.claimed if found is not None else frozenset(),
+            left=None if pod.left is None else self._contacts.believe(pod.left),
         )
         self.changed.append(made)
         return made

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from dlcontrol.situation.status import Booking, Status
 from dlcore.model import CauseCode, Job, JobId, Node, NodeName
 from dlcore.placement.needs import Needs
+from dlwire.messages import State
 
 UNSCHEDULABLE: Final = "Unschedulable"
 NODE_NOT_READY: Final = "NodeNotReady"
@@ -85,6 +86,8 @@ class Pod:
 
     A new id proves that the processes of the former start have ended or are being ended.
     """
+    left: State | None = None
+    """What the SideCar of the last start that has ended left behind; no more than its word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,9 +241,13 @@ class Scene:
         return is_back and self.now - job_pod.contact.since < SILENT_S
 
     def latest_start(self, job: JobId, *, with_ended: bool = False) -> list[JobPod]:
-        """Return the pods of the latest start; pods that have ended only ``with_ended``."""
+        """Return the pods of the latest start; pods and containers that have ended only ``with_ended``."""
         job_pods = self.pods_of(job).values()
-        present = [job_pod for job_pod in job_pods if with_ended or not job_pod.has_ended]
+        if with_ended:
+            running = self.entries[job].status.running
+            present = [job_pod.at_its_end(running) for job_pod in job_pods]
+        else:
+            present = [job_pod for job_pod in job_pods if not job_pod.has_ended]
         latest = max((job_pod.start for job_pod in present), default=0)
         return [job_pod for job_pod in present if 0 < latest == job_pod.start]
 

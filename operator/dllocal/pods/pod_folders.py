@@ -23,6 +23,8 @@ from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.status import Booking
 from dlcore.model import JobId
 from dllocal.folders import Folders
+from dlwire.codec import decode_left
+from dlwire.messages import LONGEST_LEFT, State
 
 log = logging.getLogger(__name__)
 
@@ -155,19 +157,23 @@ def _number(word: str) -> float:
 
 
 def _read(path: Path) -> str:
-    """Return the contents of a regular file; empty if there is none."""
+    return _read_bytes(path, LONGEST_BYTES).decode("ascii", errors="replace")
+
+
+def _read_bytes(path: Path, most: int) -> bytes:
+    """Return the beginning of a regular file; empty if there is none."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         opened = os.open(path, flags)
     except (OSError, ValueError):
-        return ""
+        return b""
     try:
         # Reading a FIFO would block.
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            return ""
-        return os.read(opened, LONGEST_BYTES).decode("ascii", errors="replace")
+            return b""
+        return os.read(opened, most)
     except OSError:
-        return ""
+        return b""
     finally:
         os.close(opened)
 
@@ -207,6 +213,10 @@ class BookedPod:
     def has_ever_been_up(self) -> bool:
         """Return whether its SideCar has held its socket; before that it cannot have received a command."""
         return os.path.lexists(f"{self.socket}.lock")
+
+    def left(self) -> State | None:
+        """Return what its SideCar left behind when it ended last."""
+        return decode_left(_read_bytes(Path(f"{self.socket}.left"), LONGEST_LEFT))
 
     def pids(self) -> list[int]:
         noted = self.folder.process()

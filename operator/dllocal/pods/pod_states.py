@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcontrol.situation.ports import Address, Entry, Pod, PodKey, PodPhase
@@ -120,13 +120,14 @@ class PodStates:
         """Read one pod. An error in its files affects only this pod."""
         try:
             seen = self._read_one(entry, pod)
+            left = pod.left() if pod.has_ever_been_up else None
         except (OSError, ValueError) as error:
             why = f"its folder {pod.folder.path} cannot be read: {error}"
             if self._unread.note(pod.key, why):
                 log.error("%s: %s", pod.key, why)  # noqa: TRY400 - where in our code says nothing
             return Pod(pod.key, PodPhase.LOST, reason="FolderUnreadable", message=why)
         self._unread.settle(pod.key)
-        return seen
+        return seen if left is None else replace(seen, left=left)
 
     def _read_one(self, entry: Entry, pod: BookedPod) -> Pod:
         key = pod.key

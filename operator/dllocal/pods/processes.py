@@ -110,8 +110,10 @@ class Pods:
             # restarted.
             pod.folder.note_removal()
         finally:
-            # Also on a full disk.
-            _send(pod.pids(), signal.SIGKILL)
+            # Also on a full disk. A SideCar that was never up has no training, and may stand still
+            # when its keeper dies.
+            never_up = () if pod.has_ever_been_up else find_sidecars(pod.socket)
+            _send({*pod.pids(), *never_up}, signal.SIGKILL)
             if entry.job.container is not None and not pod.has_ever_been_up:
                 self._processes.prove_removal(entry.job, pod)
 

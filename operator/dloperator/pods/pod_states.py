@@ -20,6 +20,8 @@ from dloperator.podspecs.bringing import INSTALLER
 from dloperator.podspecs.building import SIDECAR_PORT
 from dloperator.podspecs.host_ports import first_port
 from dloperator.proofs import OUT_OF_SERVICE, is_bound, proof_of_end, trainer_of
+from dlwire.codec import decode_left
+from dlwire.messages import State
 
 NEVER_RUNS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """The job's template can never run."""
@@ -59,7 +61,7 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
         return Pod(key, PodPhase.PENDING)
     if proof := proof_of_end(document, node):
         found = explain_end(document, key.node, proof=proof)
-        return _pod(key, PodPhase.ENDED, found=found)
+        return _pod(key, PodPhase.ENDED, document, found=found)
     if is_bound(document) and node is not None and readiness(node) == "Unknown":
         message = (
             f"node {key.node} does not answer, so it is unknown what runs there; its GPUs stay"
@@ -71,15 +73,30 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
         port = first_port(document) or SIDECAR_PORT
         address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
-        return _pod(key, PodPhase.UP, found=explain_restart(document), address=address)
+        found = explain_restart(document)
+        return _pod(key, PodPhase.UP, document, found=found, address=address)
     if is_bound(document) and node is not None and not is_ready(node):
         message = f"node {key.node} is not ready; kubectl describe node {key.node} shows why"
         return Pod(key, PodPhase.PENDING, reason=NODE_NOT_READY, message=message)
-    return _pod(key, PodPhase.PENDING, found=explain_wait(document))
+    return _pod(key, PodPhase.PENDING, document, found=explain_wait(document))
 
 
-def _pod(key: PodKey, phase: PodPhase, *, found: PodProblem, address: Address | None = None) -> Pod:
-    return Pod(key, phase, address, **asdict(found))
+def _pod(
+    key: PodKey,
+    phase: PodPhase,
+    document: Json,
+    *,
+    found: PodProblem,
+    address: Address | None = None,
+) -> Pod:
+    trainer = trainer_of(document.get("status") or {})
+    ends = ((trainer.get(name) or {}).get("terminated") for name in ("state", "lastState"))
+    return Pod(key, phase, address, **asdict(found), left=_left_in(next(filter(None, ends), {})))
+
+
+def _left_in(ended: Json) -> State | None:
+    """Return what the SideCar left behind as the last message of its container."""
+    return decode_left((ended.get("message") or "").encode(errors="replace"))
 
 
 # --- why it has ended ---------------------------------------------------------------------
@@ -124,7 +141,8 @@ def explain_restart(document: Json) -> PodProblem:
 
 def _explain_death(name: str, ended: Json) -> PodProblem:
     reason, code = ended.get("reason") or "Error", ended.get("exitCode")
-    said = (ended.get("message") or "").strip().splitlines()
+    # What the SideCar leaves behind is for programs.
+    said = [] if _left_in(ended) else (ended.get("message") or "").strip().splitlines()
     words = f"container {name} ended with exit code {code}"
     if reason == "OOMKilled":
         remedy = "it used more memory than its limit; raise resources.limits.memory, or use less"

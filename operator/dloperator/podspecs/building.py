@@ -287,6 +287,8 @@ def _supervise(
         f"--job-uid={uid}",
         f"--controller-name={settings.controller_name}",
     ]
+    if container.get("terminationMessagePath"):
+        options.append(_literal(f"--left={container['terminationMessagePath']}"))
     command = [*container["command"], *(container.pop("args", None) or ())]
     container["command"] = [*interpreter, *options, "--", *command]
     container["volumeMounts"] = [

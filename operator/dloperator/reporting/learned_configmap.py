@@ -92,7 +92,9 @@ class LearnedConfigMap:
         return len(data)
 
     def _render(self, snapshot: Snapshot) -> bytes:
-        profiles, state = render_all(snapshot.profiles.values()), snapshot.policy_state
+        # A type of one job has a name that no document may have.
+        named = (each for each in snapshot.profiles.values() if not each.type.is_of_one_job)
+        profiles, state = render_all(named), snapshot.policy_state
         known = {"policy": self._policy, "state": state} if isinstance(state, dict) else {}
         packed = (_pack(each) for each in ({"profiles": profiles, **known}, {"profiles": profiles}))
         # Without any of it a plan says so, which is better than knowledge of long ago.

@@ -75,6 +75,12 @@ class Machine:
         return self.phase in QUIET
 
     @property
+    def has_ended(self) -> bool:
+        """True if all ranks of the latest attempt have ended, and none failed by itself."""
+        is_over = self.run is not None and len(self.ended) == self.run.processes
+        return is_over and self.failure is None
+
+    @property
     def held(self) -> tuple[str, ...]:
         """The GPUs that processes of the job may use."""
         return () if self.released or self.run is None else self.run.gpus

@@ -200,7 +200,8 @@ class Processes:
     # --- hearing ----------------------------------------------------------------------------
 
     def _hear_end(self, rank_process: RankProcess, ended: Ended) -> None:
-        if self._ends_by_itself:
+        # An exit with 0 may be the end of the job even if it was asked for; the count decides.
+        if self._ends_by_itself or ended.code == 0:
             self._read_until = self._loop.time() + LAST_LINES_SECONDS
         self._see_failure(ended)
         attempt = self._starter.attempt
@@ -299,7 +300,7 @@ class Processes:
 
     def _has_unread_lines(self) -> bool:
         """
-        Return True if the last lines of a training that ended by itself are still unread.
+        Return True if the last lines of a training that ended by itself, or well, are still unread.
 
         The last lines show the final progress. No process is left, so only a slow reader, a slow
         file or an output without a reader delays the release, for a limited time.

@@ -30,9 +30,6 @@ LONGEST_SOCKET_PATH = 103
 """The longest path that Linux allows, minus the temporary suffix of the socket."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
-UNHEARD_SECONDS = 30.0
-"""The longest time in which a controller is expected to replace one that died."""
-UNHEARD_STEP_SECONDS = 0.1
 
 
 class Servers:
@@ -156,17 +153,6 @@ class Servers:
         return sum(
             len(listener.waiting) + len(listener.waiting_guests) for listener in self._listeners
         )
-
-    async def wait_until_heard(self, version: int) -> None:
-        """
-        Wait until a controller has got this version of the state or a later one, for some time.
-
-        Only this state shows that the training is done; without it, the controller starts it again.
-        """
-        left = UNHEARD_SECONDS
-        while left > 0 and all(listener.heard < version for listener in self._listeners):
-            await asyncio.sleep(UNHEARD_STEP_SECONDS)
-            left -= UNHEARD_STEP_SECONDS
 
     async def close(self) -> None:
         """

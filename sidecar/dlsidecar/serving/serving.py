@@ -166,8 +166,6 @@ class Handler(RequestHandler):
         return bytes(self._received)
 
     def send_state(self) -> None:
-        if not self.is_guest:
-            self.listener.heard = self.agent.version
         self.set_header("Content-Type", JSON)
         self.finish(codec.encode(self.agent.state()))
 

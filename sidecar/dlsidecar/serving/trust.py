@@ -50,8 +50,6 @@ class Listener:
         """The waiting requests of clients that may declare."""
         self.waiting_guests: set[asyncio.Future[None]] = set()
         """The waiting requests of read-only clients."""
-        self.heard = 0
-        """The latest version that a controller has received."""
         self.is_closing = False
         """True once nothing will change; requests then get a last answer."""
         self.on_welcome: Callable[[IOStream, bool], None] = lambda _stream, _is_guest: None

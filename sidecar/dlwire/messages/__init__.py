@@ -16,6 +16,7 @@ from dlwire.messages.gpus import Gpu, GpuProcess
 from dlwire.messages.limits import (
     LAST_PORT,
     LONGEST_LAST_LINE,
+    LONGEST_LEFT,
     LONGEST_MESSAGE,
     METRICS,
     MOST_GPU_PROCESSES,
@@ -44,6 +45,7 @@ from dlwire.messages.targets import TARGET, Peer, Run, Stop, Target, Term
 __all__ = [
     "LAST_PORT",
     "LONGEST_LAST_LINE",
+    "LONGEST_LEFT",
     "LONGEST_MESSAGE",
     "MESSAGES",
     "METRICS",

@@ -15,6 +15,10 @@ MOST_PEERS = 1024
 MOST_GPU_PROCESSES = 64
 LAST_PORT = 65535
 MOST_PROBLEMS = 64
+MOST_ENDS = 2
+"""The most different exit statuses in the state that a SideCar leaves behind."""
+LONGEST_LEFT = 1024
+"""A state left behind is shorter than this, because a pod of Kubernetes has 12 KiB for all its containers."""
 MOST_LAST_LINES = 20
 LONGEST_LAST_LINE = 512
 

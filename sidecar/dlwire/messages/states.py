@@ -15,6 +15,7 @@ from dlwire.messages.limits import (
     LONGEST_LAST_LINE,
     LONGEST_MESSAGE,
     METRICS,
+    MOST_ENDS,
     MOST_GPUS,
     MOST_LAST_LINES,
     MOST_PROBLEMS,
@@ -219,6 +220,29 @@ class State:
     @property
     def term(self) -> Term:
         return Term(self.epoch, self.generation)
+
+    def left_behind(self) -> State:
+        """
+        Return what outlives the SideCar: how the latest start ended, without all else.
+
+        One process stands for those that ended alike, because platforms keep only a short text.
+        """
+        ways = {(one.exit_code, one.signal): one for one in reversed(self.processes)}
+        ended = sorted(ways.values(), key=lambda one: one.rank)[:MOST_ENDS]
+        progress = self.progress
+        return replace(
+            self,
+            target=None,
+            held=(),
+            leaving=True,
+            processes=tuple(replace(one, pid=0, gpus=(), warm=False) for one in ended),
+            progress=Progress(progress.iteration, begun=progress.begun, interval=progress.interval),
+            gpus=(),
+            warmth=Warmth(),
+            trial=None,
+            failure=None,
+            problems=(),
+        )
 
     def essence(self) -> State:
         """
