@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import pytest
 
+from dlsidecar.observing.matching import match_lines
 from dlsidecar.observing.progress import Meter, NotProgress, in_iterations, parse_groups, parse_line
 from dlwire import codec
 from dlwire.kinds import LARGEST_WHOLE
@@ -202,3 +204,12 @@ def test_a_start_resumes_in_the_epoch_of_its_checkpoint():
 
 def test_no_count_makes_the_state_unreadable():
     assert counted(LARGEST_WHOLE, 1, 2)[-1] == LARGEST_WHOLE
+
+
+def test_the_last_line_of_an_epoch_is_read_with_the_first_of_the_next():
+    expression = re.compile(r"(?P<iteration>\d+)/150")
+    lines = [f"{step}/150".encode() for step in (148, 149, 150, 0, 1)]
+    found = match_lines(expression, None, lines=lines)
+    assert [each["iteration"] for each in found] == ["150", "1"]
+    out_of_order = [f"{step}/150".encode() for step in (100, 99, 101)]
+    assert match_lines(expression, None, lines=out_of_order) == [{"iteration": "101"}]

@@ -50,8 +50,7 @@ class JobPod:
     """GPUs that an untrusted pod may hold beyond the record, by the names that its SideCar uses."""
 
     left: State | None = None
-    """What the SideCar of the last start of the container that has ended left behind, if credible.
-    """
+    """The state that the SideCar of the last start that has ended left behind, if credible."""
 
     @property
     def state(self) -> State | None:

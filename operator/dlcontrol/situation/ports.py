@@ -87,7 +87,7 @@ class Pod:
     A new id proves that the processes of the former start have ended or are being ended.
     """
     left: State | None = None
-    """What the SideCar of the last start that has ended left behind; no more than its word."""
+    """The state that the SideCar of the last start that has ended left behind; no more than its word."""
 
 
 @dataclass(frozen=True, slots=True)

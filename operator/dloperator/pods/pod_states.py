@@ -61,7 +61,7 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
         return Pod(key, PodPhase.PENDING)
     if proof := proof_of_end(document, node):
         found = explain_end(document, key.node, proof=proof)
-        return _pod(key, PodPhase.ENDED, document, found=found)
+        return _pod(key, PodPhase.ENDED, document=document, found=found)
     if is_bound(document) and node is not None and readiness(node) == "Unknown":
         message = (
             f"node {key.node} does not answer, so it is unknown what runs there; its GPUs stay"
@@ -74,18 +74,18 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
         port = first_port(document) or SIDECAR_PORT
         address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
         found = explain_restart(document)
-        return _pod(key, PodPhase.UP, document, found=found, address=address)
+        return _pod(key, PodPhase.UP, document=document, found=found, address=address)
     if is_bound(document) and node is not None and not is_ready(node):
         message = f"node {key.node} is not ready; kubectl describe node {key.node} shows why"
         return Pod(key, PodPhase.PENDING, reason=NODE_NOT_READY, message=message)
-    return _pod(key, PodPhase.PENDING, document, found=explain_wait(document))
+    return _pod(key, PodPhase.PENDING, document=document, found=explain_wait(document))
 
 
 def _pod(
     key: PodKey,
     phase: PodPhase,
-    document: Json,
     *,
+    document: Json,
     found: PodProblem,
     address: Address | None = None,
 ) -> Pod:
@@ -141,7 +141,7 @@ def explain_restart(document: Json) -> PodProblem:
 
 def _explain_death(name: str, ended: Json) -> PodProblem:
     reason, code = ended.get("reason") or "Error", ended.get("exitCode")
-    # What the SideCar leaves behind is for programs.
+    # A state that the SideCar left behind is for programs.
     said = [] if _left_in(ended) else (ended.get("message") or "").strip().splitlines()
     words = f"container {name} ended with exit code {code}"
     if reason == "OOMKilled":

@@ -82,9 +82,10 @@ def match_lines(
     """
     Return the groups in the lines, and the confirmation of a checkpoint.
 
-    Of several matches with the same groups, only the last is kept.
+    Of several matches with the same groups, only the last is kept, and the one before a counter begins again.
     """
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+    found: dict[tuple[int, tuple[str, ...]], dict[str, str]] = {}
+    rounds = 0
     for raw in lines:
         line = raw[:LONGEST_LINE].decode("utf-8", "replace")
         match = expression.search(line) if expression else None
@@ -93,10 +94,20 @@ def match_lines(
             said.append({CONFIRMED: line[:LONGEST_SHOWN]})
         for groups in said:
             known = {name: value for name, value in groups.items() if value is not None}
+            rounds += _begins_again(found.get((rounds, tuple(known)), {}), known)
             # Reinsert the match, so the order is that of the last matches.
-            found.pop(tuple(known), None)
-            found[tuple(known)] = known
+            found.pop((rounds, tuple(known)), None)
+            found[rounds, tuple(known)] = known
     return list(found.values())
+
+
+def _begins_again(before: dict[str, str], known: dict[str, str]) -> bool:
+    """Return whether the iteration has fallen to less than half, as that of a bar for each epoch does."""
+    former, present = before.get("iteration", ""), known.get("iteration", "")
+    both = former + present
+    if not (former and present and both.isascii() and both.isdigit() and len(both) < 40):
+        return False
+    return int(present) < int(former) / 2
 
 
 class UnmatchedLines:
