@@ -29,7 +29,8 @@ from dlctl.verbs.server.profiles import open_profiles
 from dlstore.opening import open_store
 from dlstore.rows import RecordRow
 from dlweb.guarding import Guard
-from dlweb.serving import Server, listen, serve
+from dlweb.listening import listen, serve
+from dlweb.serving import Server
 
 TOKEN = "of-this-benchmark"  # noqa: S105 - it guards nothing
 ON_A_NODE = 8

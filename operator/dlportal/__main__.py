@@ -21,7 +21,7 @@ from dlportal.portal import Portal
 from dlportal.posing import LONGEST_S
 from dlportal.proxying import PROOF, SHORTEST_SECRET, Names, Proxy
 from dlportal.source import Whole
-from dlweb.serving import listen, serve
+from dlweb.listening import listen, serve
 from dlwire.endpoints import read_endpoint
 
 log = logging.getLogger("dlportal")

@@ -62,13 +62,15 @@ class Guard:
                 "this server is asked by its address, such as 127.0.0.1 or localhost; name the machine with"
                 " dljob up --web-host NAME to ask by that name",
             )
-        if request.path.startswith(GUARDED) and not self._knows(request):
-            answer = refuse(
-                401,
-                "the token is missing or wrong; open the address that dljob up --web or dljob web has printed",
-            )
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            return answer
+        if request.path.startswith(GUARDED):
+            if not self._knows(request):
+                answer = refuse(
+                    401,
+                    "the token is missing or wrong; open the address that dljob up --web or dljob web has printed",
+                )
+                answer.headers["WWW-Authenticate"] = "Bearer"
+                return answer
+            request[CALLER] = Caller()
         return await handler(request)
 
     def _knows(self, request: web.Request) -> bool:

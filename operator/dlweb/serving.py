@@ -7,8 +7,6 @@ All of it comes from a :class:`Source`. The record and the lists are read and pa
 
 import asyncio
 import json
-import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -58,11 +56,6 @@ MOST_KEPT: Final = 64
 
 MOST_LOGS: Final = 4
 """The limit of logs that are read at the same time, each on a thread."""
-
-BACKLOG: Final = 128
-
-GOODBYE_S: Final = 0.5
-"""The grace period for responses at the end."""
 
 
 class Source(Protocol):
@@ -332,36 +325,3 @@ def read_since(request: web.Request) -> float:
             f"since: {text!r} is no time; write seconds since 1970, such as 1700000000", status=400
         )
     return since
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open a port, 0 for one that is free; raises ``OSError``."""
-    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    door = socket.socket(family, kind, protocol)
-    try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(where)
-        door.listen(BACKLOG)
-    except OSError:
-        door.close()
-        raise
-    return door
-
-
-async def serve(
-    application: web.Application,
-    door: socket.socket,
-    *,
-    until: Callable[[], Awaitable[object]],
-    tls: ssl.SSLContext | None = None,
-) -> None:
-    """Serve until ``until`` returns."""
-    runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=GOODBYE_S, auto_decompress=False
-    )
-    await runner.setup()
-    try:
-        await web.SockSite(runner, door, ssl_context=tls).start()
-        await until()
-    finally:
-        await runner.cleanup()

@@ -13,7 +13,8 @@ from dlcore.recording.record import Record
 from dlweb.answering import SourceError
 from dlweb.games import Game, Games
 from dlweb.guarding import BEARER, Guard
-from dlweb.serving import Server, listen, serve
+from dlweb.listening import listen, serve
+from dlweb.serving import Server
 from tests.web.records import hostile_record
 
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - of this test

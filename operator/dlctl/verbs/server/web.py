@@ -24,6 +24,9 @@ from dlwire.endpoints import Endpoint, read_endpoint
 LOOPBACK: Final = "127.0.0.1"
 LOCALHOST: Final = "localhost"
 
+LOG: Final = "web.log"
+"""In the state folder; the process rotates it."""
+
 ENDING_S: Final = 10.0
 """A process that does not end within this time is killed."""
 
@@ -121,7 +124,7 @@ def serving(page: Page | None, root: Path) -> Iterator[None]:
     if page is None:
         yield
         return
-    with (root / "web.log").open("a", encoding="utf-8") as log:
+    with (root / LOG).open("a", encoding="utf-8") as log:
         process = subprocess.Popen(  # noqa: S603 - our own module
             [
                 *(sys.executable, "-P", "-m", "dlctl.verbs.server.web_process"),
@@ -145,7 +148,7 @@ def _read_url(process: subprocess.Popen[bytes], page: Page, *, root: Path) -> st
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise click.ClickException(f"--web: its process has ended at once; see {root / 'web.log'}")
+        raise click.ClickException(f"--web: its process has ended at once; see {root / LOG}")
     told = json.loads(line)
     if "problem" in told:
         raise click.ClickException(

@@ -8,13 +8,16 @@ the kernel.
 
 import asyncio
 import json
+import logging
 import os
 import platform
 import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from ipaddress import ip_address
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
@@ -25,17 +28,21 @@ from dlcore.recording.record import Header, Record, Source
 from dlctl.output.page_source import make_harmless, read_tail, show_plan, telling
 from dlctl.output.streams import harmless_document
 from dlctl.verbs.server.profiles import find_store, open_profiles
-from dlctl.verbs.server.web import ANYWHERE, LOOPBACK, Page
+from dlctl.verbs.server.web import ANYWHERE, LOG, LOOPBACK, Page
 from dllocal.folders import Folders
 from dlweb.answering import write
 from dlweb.games import Game
 from dlweb.guarding import Guard
-from dlweb.serving import Server, listen, serve
+from dlweb.listening import listen, serve
+from dlweb.serving import Server
 
 NICE: Final = 5
 """The niceness: the controller and trainings come first where all cores are busy."""
 
 TOKEN_BYTES: Final = 32
+
+LARGEST_LOG: Final = 10 << 20
+KEPT_LOGS: Final = 3
 
 ROOTS: Final = (
     "futures are played with all jobs, and of jobs of other users you see only the GPUs; root gets futures from sudo"
@@ -111,6 +118,15 @@ class StoreSource(LiveSource):
         return compose(kept, read_entries(documents), header=header, decode=self._decode)
 
 
+class Log(RotatingFileHandler):
+    """The log of the page, which also gets what is written to standard error, such as errors of games."""
+
+    def _open(self) -> TextIOWrapper:
+        stream = super()._open()
+        os.dup2(stream.fileno(), sys.stderr.fileno())
+        return stream
+
+
 def serve_user(folders: Folders, *, port: int, or_else: str, opened: Callable[[str], None]) -> None:
     """
     Serve the page to the user of this process until Ctrl-C; ``opened`` takes the address with the token.
@@ -137,6 +153,11 @@ def serve_user(folders: Folders, *, port: int, or_else: str, opened: Callable[[s
 def main(root: str, host: str, port: str, *names: str) -> None:
     """Serve until standard input is closed; browsers may use one of these host names."""
     os.nice(NICE)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[Log(Path(root) / LOG, maxBytes=LARGEST_LOG, backupCount=KEPT_LOGS)],
+    )
     token = secrets.token_urlsafe(TOKEN_BYTES)
     try:
         door = listen(host, int(port))
