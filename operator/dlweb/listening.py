@@ -86,7 +86,7 @@ class Connections:
         return await handler(request)
 
     async def take_all(
-        self, door: socket.socket, server: web.Server, tls: ssl.SSLContext | None
+        self, door: socket.socket, server: web.Server, *, tls: ssl.SSLContext | None
     ) -> None:
         """Take connections until this is cancelled."""
         door.settimeout(0.0)
@@ -95,7 +95,7 @@ class Connections:
             while True:
                 taken = await self._take(door)
                 self._keep(taken)
-                tasks.create_task(_connect(taken, server, tls))
+                tasks.create_task(_connect(taken, server, tls=tls))
                 # Otherwise a flood of connections leaves no time for answers.
                 await asyncio.sleep(0)
 
@@ -143,7 +143,7 @@ class Connections:
         self._open = {number: each for number, each in self._open.items() if each.is_open}
 
 
-async def _connect(taken: socket.socket, server: web.Server, tls: ssl.SSLContext | None) -> None:
+async def _connect(taken: socket.socket, server: web.Server, *, tls: ssl.SSLContext | None) -> None:
     try:
         await asyncio.get_running_loop().connect_accepted_socket(server, taken, ssl=tls)
     except OSError:
@@ -189,7 +189,7 @@ async def serve(
     assert runner.server is not None
     try:
         async with asyncio.TaskGroup() as tasks:
-            taking = tasks.create_task(connections.take_all(door, runner.server, tls))
+            taking = tasks.create_task(connections.take_all(door, runner.server, tls=tls))
             await until()
             taking.cancel()
     finally:
