@@ -21,12 +21,15 @@ from dlweb.answering import SourceError
 from dlweb.document import write_live_page
 from dlweb.games import Games
 from dlweb.guarding import Handler
+from dlweb.log_threads import LogThreads
 from dlweb.serving import PRESENT_S, RECORD_S, Answering, Server, add_routes, make_application
 
 MOST_SERVERS: Final = 32
 """Beyond this number of different rights, the one that was asked the longest time ago is forgotten with its answers."""
 
 HEALTH: Final = "/healthz"
+HEALTHY_S: Final = 5.0
+"""How long a question may wait for a thread."""
 
 
 class Portal:
@@ -49,6 +52,7 @@ class Portal:
         self._gate = Gate(reviews, hosts, proxy=proxy)
         self._every = {"every_s": record_s, "present_s": present_s}
         self._games = Games(most=MOST_GAMES, longest_s=longest_s)
+        self._logs = LogThreads()
         self._servers: dict[Rights, Server] = {}
         """The one that was asked last is the last."""
 
@@ -81,7 +85,7 @@ class Portal:
             )
         # Taken out and put back, so that the dict has the servers in the order of their last use.
         server = self._servers.pop(rights, None) or Server(
-            Narrowed(self._whole, rights), games=self._games, **self._every
+            Narrowed(self._whole, rights), games=self._games, logs=self._logs, **self._every
         )
         # Nothing awaits until it is back, so that two users of the same rights never get two
         # servers. One that is forgotten still answers the requests that it has.
@@ -96,5 +100,10 @@ class Portal:
 
 
 async def tell_health(_: web.Request) -> web.Response:
-    """Answer the kubelet: that this is answered says that the event loop turns."""
+    """Answer the kubelet: the event loop turns, and one of the threads on which the page is made is free."""
+    try:
+        async with asyncio.timeout(HEALTHY_S):
+            await asyncio.to_thread(int)
+    except TimeoutError:
+        return web.Response(status=503, text="all threads wait for the API server or the store\n")
     return web.Response(text="ok\n")

@@ -28,6 +28,7 @@ from dlweb.answering import (
 from dlweb.document import write_live_page
 from dlweb.games import Game, Games
 from dlweb.guarding import CALLER, Caller, Guard, Handler, add_headers
+from dlweb.log_threads import LogThreads
 from dlweb.page_data import make_page_data
 from dlweb.queue_data import make_queue
 from dlweb.renewing import Renewed
@@ -53,9 +54,6 @@ MOST_EXPLAINED: Final = 2
 
 MOST_KEPT: Final = 64
 """The number of jobs whose latest explanations are kept for all their viewers."""
-
-MOST_LOGS: Final = 4
-"""The limit of logs that are read at the same time, each on a thread."""
 
 
 class Source(Protocol):
@@ -115,8 +113,9 @@ class Server:
         every_s: float = RECORD_S,
         present_s: float = PRESENT_S,
         games: Games | None = None,
+        logs: LogThreads | None = None,
     ) -> None:
-        """``games`` may be shared by several servers, with its limits."""
+        """``games`` and ``logs`` may be shared by several servers, with their limits."""
         self._source = source
         # Each is made on a thread of the pool, so that a source is asked by several threads at
         # once.
@@ -127,7 +126,7 @@ class Server:
         self._games = games or Games()
         self._cutting = asyncio.Lock()
         self._explaining = asyncio.Semaphore(MOST_EXPLAINED)
-        self._logging = asyncio.Semaphore(MOST_LOGS)
+        self._logs = logs or LogThreads()
         self._explained: dict[str, Renewed[Packed]] = {}
         self._present_s = present_s
 
@@ -194,9 +193,10 @@ class Server:
 
     async def tell_log(self, request: web.Request) -> web.Response:
         name, node = request.match_info["name"], request.query.get("node", "")
-        token = request.get(CALLER, ANYONE).token
-        async with self._logging:
-            told = await asyncio.to_thread(self._source.read_log, name, node=node, token=token)
+        caller = request.get(CALLER, ANYONE)
+        told = await self._logs.read(
+            caller.name, lambda: self._source.read_log(name, node=node, token=caller.token)
+        )
         return answer_packed(request, Packed.of(write(told)), "application/json")
 
     async def _play(
