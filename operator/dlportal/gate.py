@@ -1,9 +1,9 @@
 """
 The user behind a request: known by a token in a header, or by a session that began with one.
 
-A program sends its token with each request, as to the API server. A browser sends it once, and gets a cookie that names
-a session (:mod:`dlportal.sessions`). Scripts cannot read the cookie, other sites cannot make the browser send it, and
-it goes over TLS alone, or to this machine.
+A program sends its token with each request, as to the API server. A browser sends it once, and gets a cookie and a proof
+that name a session (:mod:`dlportal.sessions`). Scripts cannot read the cookie, other sites cannot make the browser send
+it, and it goes over TLS alone, or to this machine. The page sends the proof, which no other origin can read.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from aiohttp import web
 from dlkube.client import Rejected, Unreachable
 from dlkube.reviews import Reviews, TooMany, User
 from dlportal.proxying import PROOF, Proxy
-from dlportal.sessions import LONGEST_S, Sessions
+from dlportal.sessions import LONGEST_S, Name, Sessions
 from dlweb.guarding import (
     CALLER,
     GUARDED,
@@ -29,6 +29,7 @@ from dlweb.guarding import (
 
 SESSION: Final = "/api/v1/session"
 COOKIE: Final = "__Host-dljob"
+SESSION_PROOF: Final = "X-DLJob-Session"
 USER: Final = web.RequestKey("user", User)
 
 UNKNOWN: Final = (
@@ -75,11 +76,12 @@ class Gate:
         if isinstance(user, web.Response):
             return user
         # The browser forgets the name of its session before, which would remain.
-        self._sessions.close(request.cookies.get(COOKIE, ""))
-        answer = web.json_response({"user": user.name})
+        self._sessions.close(_name_in(request))
+        name = self._sessions.open(token, user.name)
+        answer = web.json_response({"user": user.name, "proof": name.proof})
         answer.set_cookie(
             COOKIE,
-            self._sessions.open(token, user.name),
+            name.cookie,
             max_age=int(LONGEST_S),
             path="/",
             secure=True,
@@ -90,7 +92,7 @@ class Gate:
 
     async def close_session(self, request: web.Request) -> web.Response:
         """Log a user out."""
-        self._sessions.close(request.cookies.get(COOKIE, ""))
+        self._sessions.close(_name_in(request))
         answer = web.json_response({})
         answer.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Strict")
         return answer
@@ -108,7 +110,7 @@ class Gate:
         # A program that sends a token means that user, also where a cookie of another one comes along.
         if "Authorization" in request.headers:
             return read_bearer(request)
-        return self._sessions.find(request.cookies.get(COOKIE, ""))
+        return self._sessions.find(_name_in(request))
 
     async def _review(self, token: str) -> User | web.Response:
         try:
@@ -124,6 +126,10 @@ class Gate:
         answer = refuse(401, UNKNOWN)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
+
+
+def _name_in(request: web.Request) -> Name:
+    return Name(request.cookies.get(COOKIE, ""), request.headers.get(SESSION_PROOF, ""))
 
 
 def _is_from_page(request: web.Request) -> bool:

@@ -1,5 +1,8 @@
 """
-Sessions of browsers: a cookie names one, and its token is in memory alone.
+Sessions of browsers: a cookie and a proof name one, and its token is in memory alone.
+
+A browser sends the cookie to all ports of a host, also to those of other users of a machine. So the cookie alone is of no
+use: the page keeps the proof in the storage of its own origin, and sends it in a header.
 
 So a token is in no file, page or browser, and is lost when this process ends. It is reviewed again and again: a token
 that the API server no longer accepts ends its session.
@@ -23,6 +26,13 @@ MOST_OF_USER: Final = 50
 NAME_BYTES: Final = 32
 
 
+class Name(NamedTuple):
+    """Names a session."""
+
+    cookie: str
+    proof: str
+
+
 class Session(NamedTuple):
     """A user who has logged in."""
 
@@ -38,19 +48,19 @@ class Sessions:
         self._clock = clock
         self._kept: dict[bytes, Session] = {}
 
-    def open(self, token: str, user: str) -> str:
-        """Begin one; returns the name that its cookie has."""
+    def open(self, token: str, user: str) -> Name:
+        """Begin one."""
         self._sweep(user)
-        name = secrets.token_urlsafe(NAME_BYTES)
+        name = Name(secrets.token_urlsafe(NAME_BYTES), secrets.token_urlsafe(NAME_BYTES))
         self._kept[_digest(name)] = Session(token, user, self._clock() + LONGEST_S)
         return name
 
-    def find(self, name: str) -> str:
+    def find(self, name: Name) -> str:
         """Return the token of a session; empty if there is none of that name, or its time is over."""
         session = self._kept.get(_digest(name))
         return session.token if session is not None and self._clock() < session.until else ""
 
-    def close(self, name: str) -> None:
+    def close(self, name: Name) -> None:
         self._kept.pop(_digest(name), None)
 
     def _sweep(self, user: str) -> None:
@@ -64,6 +74,6 @@ class Sessions:
             del self._kept[next(iter(self._kept))]
 
 
-def _digest(name: str) -> bytes:
+def _digest(name: Name) -> bytes:
     """Return the key of a session; a digest, so that the time of a look-up reveals nothing about a name."""
-    return hashlib.sha256(name.encode(errors="replace")).digest()
+    return hashlib.sha256("\n".join(name).encode(errors="replace")).digest()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dlkube.reviews import MOST_NEW
-from dlportal.gate import COOKIE
+from dlportal.gate import COOKIE, SESSION_PROOF
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
 from tests.portal.houses import BLUE, HOME, RED, inhabited, make_token
@@ -103,12 +103,18 @@ async def test_a_session_keeps_the_token_out_of_the_browser_and_ends_when_the_us
         ) as answer:
             assert answer.status == 200
             [set_cookie] = answer.headers.getall("Set-Cookie")
+            proof = (await answer.json())["proof"]
         assert token not in set_cookie
         for word in ("HttpOnly", "Secure", "SameSite=Strict", "Path=/"):
             assert word in set_cookie
         cookie = set_cookie.partition(";")[0]
         assert cookie.startswith(f"{COOKIE}=")
-        sent = {"Cookie": cookie}
+        # A browser sends the cookie to the servers of others on this host as well.
+        async with browser.get("/api/v1/jobs", headers={"Cookie": cookie}) as answer:
+            assert answer.status == 401
+        async with browser.delete("/api/v1/session", headers={"Cookie": cookie}) as answer:
+            assert answer.status == 200, "the browser forgets the cookie, and the session goes on"
+        sent = {"Cookie": cookie, SESSION_PROOF: proof}
         async with browser.get("/api/v1/jobs", headers=sent) as answer:
             assert (answer.status, len((await answer.json())["items"])) == (200, 1)
         # A page of another server can neither end it nor begin one.
@@ -193,14 +199,20 @@ def test_tokens_that_are_made_up_hold_back_no_user(house):
     assert house.ask("/api/v1/page", "red")[0] == 200
 
 
+async def session_of(answer):
+    """Return the headers of a session that a login has begun."""
+    cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    return {"Cookie": cookie, SESSION_PROOF: (await answer.json())["proof"]}
+
+
 def test_a_token_that_is_no_longer_valid_ends_its_session(house):
     house.api.post(f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": "leaves"}})
     token = make_token(house.api, "leaves")
 
-    async def ask(cookie):
+    async def ask(sent):
         async with (
             house.session() as session,
-            session.get("/api/v1/policies", headers={"Cookie": cookie}) as answer,
+            session.get("/api/v1/policies", headers=sent) as answer,
         ):
             return answer.status
 
@@ -211,7 +223,7 @@ def test_a_token_that_is_no_longer_valid_ends_its_session(house):
             session.post("/api/v1/session", headers=headers) as answer,
         ):
             # Tokens that were made up before make those wait that are new.
-            return answer.status != 429 and answer.headers["Set-Cookie"].partition(";")[0]
+            return answer.status != 429 and await session_of(answer)
 
     cookie = wait_until(lambda: asyncio.run(log_in()))
     assert asyncio.run(ask(cookie)) == 403, "known, without rights"
@@ -226,13 +238,13 @@ async def test_a_login_ends_the_session_before(house):
         async def log_in(user, **headers):
             given = {"Authorization": f"Bearer {house.tokens[user]}", **headers}
             async with browser.post("/api/v1/session", headers=given) as answer:
-                return answer.headers["Set-Cookie"].partition(";")[0]
+                return await session_of(answer)
 
-        async def ask(cookie):
-            async with browser.get("/api/v1/policies", headers={"Cookie": cookie}) as answer:
+        async def ask(sent):
+            async with browser.get("/api/v1/policies", headers=sent) as answer:
                 return answer.status
 
         first = await log_in("red")
         assert await ask(first) == 200
-        second = await log_in("blue", Cookie=first)
+        second = await log_in("blue", **first)
         assert (await ask(first), await ask(second)) == (401, 200)

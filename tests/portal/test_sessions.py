@@ -1,18 +1,28 @@
 """Sessions end after their time, at once when they are closed, and there are not more than a number of them."""
 
 from dlportal import sessions
-from dlportal.sessions import LONGEST_S, Sessions
+from dlportal.sessions import LONGEST_S, Name, Sessions
 
 
 def test_a_session_ends_after_its_time_or_when_it_is_closed():
     now = [0.0]
     kept = Sessions(lambda: now[0])
     first, second = kept.open("a", "red"), kept.open("b", "red")
-    assert (kept.find(first), kept.find(second), kept.find("")) == ("a", "b", "")
+    assert (kept.find(first), kept.find(second), kept.find(Name("", ""))) == ("a", "b", "")
     kept.close(second)
     assert kept.find(second) == ""
     now[0] = LONGEST_S
     assert kept.find(first) == ""
+
+
+def test_a_cookie_without_its_proof_is_of_no_use():
+    kept = Sessions()
+    first, second = kept.open("a", "red"), kept.open("b", "blue")
+    for proof in ("", second.proof):
+        stolen = Name(first.cookie, proof)
+        assert kept.find(stolen) == ""
+        kept.close(stolen)
+    assert kept.find(first) == "a"
 
 
 def test_the_oldest_session_makes_room(monkeypatch):

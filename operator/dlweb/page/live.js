@@ -1,8 +1,10 @@
 // A live page: how it asks its server. On one machine it has the token of the address that `dljob up --web` or `dljob web` has printed.
-// On a cluster users log in with a token of theirs; it begins a session, whose cookie no script can read.
+// On a cluster users log in with a token of theirs; it begins a session, whose cookie no script can read. A browser sends the
+// cookie to all ports of the host, so the session has a proof as well, which this origin alone keeps.
 import { take } from "./view.js";
 
 const PLACE = "dljob-token";
+const PROOF = "dljob-session-proof";
 const SESSION = "/api/v1/session";
 export const hasLogin = document.querySelector('meta[name="dljob-login"]') !== null;
 const EVERY_MS = 5000;
@@ -34,7 +36,9 @@ export async function logOut() {
 }
 
 async function changeSession(options) {
-  await send(SESSION, options);
+  const { proof } = await (await send(SESSION, options)).json();
+  if (proof) localStorage.setItem(PROOF, proof);
+  else localStorage.removeItem(PROOF);
   otherTabs.postMessage("changed");
 }
 
@@ -52,7 +56,8 @@ export function ask(path, options = {}) {
 async function send(path, options) {
   let answer;
   try {
-    answer = await fetch(path, { ...options, cache: "no-store" });
+    const proof = hasLogin ? { "X-DLJob-Session": localStorage.getItem(PROOF) || "" } : {};
+    answer = await fetch(path, { ...options, headers: { ...proof, ...options.headers }, cache: "no-store" });
   } catch {
     throw new Error(`The server of this page does not answer.${hasLogin ? "" : " It ends with its command, whose next start prints another address."}`);
   }
