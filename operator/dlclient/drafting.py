@@ -17,17 +17,19 @@ from dlclient.demands import Demand
 USUAL_PROGRESS = (
     r"(?i)(?:"
     # step 12, [Iter: 12/100], iteration=12, nanoGPT's iter 12: loss 3.2
-    r"\b(?:step|iteration|iter)\b[ :=#\[(]{1,3}"
-    # A bar of tqdm, Lightning or Hugging Face, but not that of a validation: 12%|#2        | 12/100 [00:01<00:07]
-    r"|^(?!\s*(?:valid|eval|test|predict|sanity))[^|]*\|[^|]*\| *(?=\d+/\d+ \[)"
+    r"(?<!val )(?<!eval )(?<!test )(?<!ation )\b(?:step|iteration|iter)\b[ :=#\[(]{1,3}"
+    # A bar of tqdm, Lightning or Hugging Face: 12%|#2        | 12/100 [00:01<00:07]. Not that of a validation or of the
+    # data, nor one that counts epochs, nor one below another bar, after which the cursor goes up
+    r"|^(?!\W*(?:val(?:id|\b)|eval|test|predict|sanity|epochs?:|map|filter|(?:down|up)?load|fetch|generat|tokeniz))"
+    r"(?!.*\x1b\[A)[^|]*\|[^|]*\| *(?=\d+/\d+ \[)"
     # Train Epoch: 1 [640/60000 (1%)], and Epoch: [0][  10/5005]
     r"|^(?:train )?epoch:? *\[?\d+\]? *\[ *(?=\d+/\d+[\] ])"
     # | epoch   1 |   200/ 2983 batches
     r"|\| *(?=\d+/ *\d+ batches)"
     # xgboost's and LightGBM's [12]<tab>train-rmse:0.5
     r"|^\[(?=\d+\]\t)"
-    # Keras: 12/100 [==>...], in version 3 a bar of other characters between commands for colours
-    r"|^(?:\x1b\[1m)? *(?=\d+/\d+(?:\x1b\[0m)? (?:\x1b\[\d+m)*(?:\u2501|\[[=>.]))"
+    # Keras: 12/100 [==>...], in version 3 a bar of other characters between commands for colours; a prediction has no loss
+    r"|^(?:\x1b\[1m)? *(?=\d+/\d+(?:\x1b\[0m)? (?:\x1b\[\d+m)*(?:\u2501|\[[=>.]).* loss:)"
     r")(?P<iteration>\d+)"
 )
 """The progress lines of most training scripts and frameworks. Where a line counts within an epoch, so does the number."""

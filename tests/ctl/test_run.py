@@ -105,14 +105,25 @@ def test_the_usual_lines_tell_the_progress():
         (" 44%|####3     | 218/500 [00:31<00:40,  6.92it/s]", "218"),
         ("  12/1875 [..............................] - ETA: 9s - loss: 2.1", "12"),
         (
-            "\x1b[1m 51/422\x1b[0m \x1b[32m\u2501\u2501\x1b[0m\x1b[37m\u2501\x1b[0m \x1b[1m3s\x1b[0m",
+            "\x1b[1m 51/422\x1b[0m \x1b[32m\u2501\u2501\x1b[0m\x1b[37m\u2501\x1b[0m \x1b[1m3s\x1b[0m 8ms/step - loss: 2",
             "51",
         ),
-        ("422/422 \u2501\u2501\u2501\u2501 3s 7ms/step - accuracy: 0.91", "422"),
+        ("422/422 \u2501\u2501\u2501\u2501 3s 7ms/step - accuracy: 0.91 - loss: 0.3", "422"),
         # What counts no step
         ("Validation DataLoader 0:  50%|#####     | 1/2 [00:00<00:00, 91.1it/s]", None),
         ("Sanity Checking DataLoader 0: 100%|##########| 2/2 [00:00<00:00]", None),
         ("Test: [ 0/196]\tTime 2.31", None),
+        ("Val:  50%|#####     | 1/2 [00:00<00:00, 91.1it/s]", None),
+        ("Validation step 3: loss 0.4", None),
+        # A second bar, such as that of an evaluation of Hugging Face: tqdm brings the cursor back to the first one.
+        ("  6%|6         | 1/16 [00:00<00:01, 9.17it/s]\x1b[A", None),
+        ("Epochs:  20%|##        | 2/10 [00:41<02:40, 20.1s/it]", None),
+        ("Map:  25%|##5       | 1000/4000 [00:00<00:00, 9121.31 examples/s]", None),
+        ("Loading weights:  50%|#####     | 13/26 [00:00<00:00, 91.1it/s]", None),
+        (
+            "\x1b[1m7/7\x1b[0m \x1b[32m\u2501\u2501\x1b[0m\x1b[37m\x1b[0m \x1b[1m0s\x1b[0m 13ms/step",
+            None,
+        ),
         ("Test set: Average loss: 0.0521, Accuracy: 9833/10000 (98%)", None),
         ("[LightGBM] [Info] Number of positive: 212, number of negative: 357", None),
         ("| end of epoch   1 | time: 41.02s | valid loss  5.52", None),
