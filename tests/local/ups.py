@@ -34,6 +34,8 @@ class Up:
         self._options = options
         self.begin()
 
+    is_killed = False
+
     def begin(self) -> None:
         self.is_killed = False
         script = "from dlctl.main import main; main()"
