@@ -1,6 +1,7 @@
 """``dljob mcp`` in the hands of agents and clients that mean no good, or make mistakes."""
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -9,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from dlctl.verbs.agents import playing
 from dlctl.verbs.agents.calls import MOST_CALLS, MOST_GAMES, Halt
 from dlctl.verbs.agents.protocol import ToolRefused
 from tests.ctl.agents import LONGEST_S, offered, serving
@@ -54,6 +56,18 @@ def test_no_policy_of_a_file_is_run_and_no_option_is_smuggled(client, traces):
     played = client.call("simulate", trace="five.csv", policies=["tiresias:thresholds=3250,7200"])
     assert [each["policy"] for each in played["results"]] == ["tiresias:thresholds=3250,7200"]
     assert sorted(traces.iterdir()) == there
+
+
+@pytest.mark.processes
+def test_a_small_trace_that_is_large_when_read_takes_a_bounded_memory(root, traces, monkeypatch):
+    small = playing.COMMAND[1].replace(str(playing.MOST_BYTES), str(400 << 20))
+    monkeypatch.setattr(playing, "COMMAND", ("-c", small))
+    with gzip.open(traces / "bomb.csv.gz", "wb") as file:
+        file.write(FIVE.partition("\n")[0].encode() + b"\n" + b"j,0,60,1\n" * 3_000_000)
+    with pytest.raises(ToolRefused, match="GiB of memory"):
+        offered(root, traces=traces).call(
+            "simulate", {"trace": str(traces / "bomb.csv.gz")}, Halt()
+        )
 
 
 @pytest.mark.processes

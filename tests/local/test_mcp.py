@@ -1,5 +1,7 @@
 """``dljob mcp`` as a client of the Model Context Protocol drives it, in front of a real ``dljob up``."""
 
+import os
+
 import pytest
 import yaml
 
@@ -149,3 +151,27 @@ def refuse(client, document):
         assert client.refusal("submit_job", document=part).startswith(f"{field}: it is missing")
     assert "metadata" in client.refusal("submit_job", document={**document, "metadata": 3})
     assert "spec.gpus.options" in client.refusal("preview_job", document=wrong)
+
+
+@pytest.mark.processes
+def test_a_preview_starts_no_container(root, monkeypatch):
+    calls, engine = root / "calls", root / "bin" / "podman"
+    engine.parent.mkdir()
+    engine.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexit 2\n', encoding="utf-8")
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+    state = root / "state"
+    container = {"engine": "podman", "image": "other/image:latest", "folders": [str(root)]}
+    document = replay(
+        "boxed", root, iterations=100, faster=1.0, environment={"container": container}
+    )
+    with going(state, "--virtual-gpus", 1) as up, serving("--state", state) as client:
+        client.greet()
+        assert "boxed" in client.call("preview_job", document=document)["text"]
+        file = root / "boxed.yaml"
+        file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        assert up("submit", "--dry-run", file).status == 0
+        assert not calls.exists()
+        # A submission tries the container.
+        assert up.submit(document).status == 1
+        assert "other/image:latest" in calls.read_text()

@@ -24,7 +24,7 @@ LONGEST_S: Final = 180.0
 MOST_CPU_S: Final = 360
 """Ends a game whose server was killed."""
 MOST_BYTES: Final = 2 << 30
-"""The memory of a game about a cluster."""
+"""The memory of a game; a small compressed trace can be large when it is read."""
 MOST_GPUS: Final = 100_000
 MOST_POLICIES: Final = 20
 
@@ -36,6 +36,7 @@ SHIPPED: Final = (
 
 _SCRIPT: Final = (
     f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({MOST_CPU_S}, {MOST_CPU_S}));"
+    f"resource.setrlimit(resource.RLIMIT_AS, ({MOST_BYTES}, {MOST_BYTES}));"
     "from dlctl.main import main; main()"
 )
 COMMAND: Final = ("-c", _SCRIPT)
@@ -202,6 +203,10 @@ def _play(words: Sequence[str], halt: Halt, *, question: str = "") -> _Played:
         raise ToolRefused(
             f"the game is not over after {LONGEST_S:.0f} s, or takes too much of the processor;"
             " ask for fewer policies or a shorter trace"
+        )
+    if game.returncode != 0 and "MemoryError" in told:
+        raise ToolRefused(
+            f"the game takes more than {MOST_BYTES >> 30} GiB of memory; ask for a shorter trace"
         )
     if game.returncode != 0:
         raise ToolRefused(told.strip() or f"the game ended with {game.returncode}")
