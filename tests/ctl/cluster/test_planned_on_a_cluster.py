@@ -8,11 +8,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes, pytest.mark.story]
 
 LONG = 10**6
 SUBMISSIONS = {
-    "first": ([2, 4], LONG, 0),
-    "second": ([2], LONG, 0),
+    "first": ([2, 4], LONG, -10),
+    "second": ([2], LONG, -10),
     # Its priority leaves one choice, also after a further measurement of speeds.
-    "urgent": ([2], 20_000, 10),
-    "last": ([4], LONG, 0),
+    "urgent": ([2], 20_000, 0),
+    "last": ([4], LONG, -10),
 }
 
 
