@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from dlcloud.watching import EndWatch
 from dlcontrol.learning.learned_state import LearnedState
-from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.loop import Controller
 from dlcontrol.recording.composing import compose
 from dlcontrol.reporting.metrics import Metrics
@@ -28,6 +27,7 @@ from dlcontrol.sidecars.following import SideCars
 from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.clocks import SteadyClock, report_steps
 from dlcontrol.situation.ports import PodKey
+from dlcore.measuring import SpeedSamples
 from dlcore.model import GpuRef, JobId, Node
 from dlcore.placement.limits import NamespaceLimits
 from dlcore.problems import WrongDocument

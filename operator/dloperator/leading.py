@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from dlcontrol.judging.conditions import NOT_STARTED
 from dlcontrol.learning.learned_state import LearnedState
-from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.loop import Controller
 from dlcontrol.reporting.metrics import Metrics
 from dlcontrol.scheduling import Options
@@ -18,6 +17,7 @@ from dlcontrol.sidecars.surroundings import Surroundings
 from dlcontrol.situation.clocks import SteadyClock, report_steps
 from dlcontrol.situation.ports import Fenced, NotKeptAlone, PodKey
 from dlcontrol.situation.status import ConditionType
+from dlcore.measuring import SpeedSamples
 from dlcore.model import JobId
 from dlkube.certificates import Certificates
 from dlkube.client import ApiServer, Rejected, Unreachable

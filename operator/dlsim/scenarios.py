@@ -27,6 +27,7 @@ from dlsim.jobs.workloads import Workload
 from dlsim.worlds import WORLDS, Rules
 
 MINI_EPOCHS = "mini-epochs"
+NONE = "none"
 MARGINAL_UTILITY = "marginal-utility"
 
 
@@ -62,7 +63,10 @@ class Scenario:
     size_error: float = 0.0
     sizes_known: bool = True
     known: str = "all"
-    """Which speeds policies know: all, or those of ``mini-epochs`` (:mod:`dlsim.knowing`)."""
+    """
+    Which speeds policies know: all, those of ``mini-epochs`` (:mod:`dlsim.knowing`), or none but
+    what jobs show in the course of the run (:mod:`dlsim.engine.learning`).
+    """
     predictor: str = "own"
     """How policies conclude to other speeds: as DLJob does, or by ``marginal-utility``."""
 
@@ -97,6 +101,7 @@ def build_setting(scenario: Scenario) -> Setting:
         outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
         trial_s=scenario.trial_s,
+        learns=scenario.known == NONE,
     )
     return setting if rules is None else worlds.settle(rules, setting)
 
@@ -136,6 +141,8 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     workload = sample(workload, cluster, wanted=part)
     if scenario.known == MINI_EPOCHS:
         workload = knowing.know_by_mini_epochs(workload)
+    if scenario.known == NONE:
+        workload = replace(workload, known={})
     # Speeds that were measured are wrong before anything is concluded from them.
     workload = believe(workload, beliefs)
     if scenario.predictor == MARGINAL_UTILITY:

@@ -13,12 +13,13 @@ from dlcontrol.loop import Controller
 from dlcontrol.pacing import Pace
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
-from dlcontrol.situation.rules import News, Resumption, Rules
+from dlcontrol.situation.rules import News, Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore import policies
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
+from dlcore.measuring import Resumption
 from dlcore.model import JobId, Mechanism, Phase, Snapshot
 from dlcore.planning import Plan
 from dlcore.predicting.fitting import Forecast

@@ -7,9 +7,10 @@ import pytest
 
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.rules import Resumption, Rules
+from dlcontrol.situation.rules import Rules
 from dlcontrol.situation.sent import Begun
 from dlcontrol.situation.status import Condition, ConditionType
+from dlcore.measuring import Resumption
 from dlcore.model import (
     Cause,
     CauseCode,

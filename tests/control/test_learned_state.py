@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dlcontrol.learning.learned_state import LearnedState
-from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.situation.ports import Entry, PodKey
 from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import DecisionNumber, Status
+from dlcore.measuring import SpeedSamples
 from dlcore.model import (
     Cause,
     CauseCode,

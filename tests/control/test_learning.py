@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcontrol.learning.pod_times import PodTimes
-from dlcontrol.learning.speeds import SpeedSamples
 from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking, DecisionNumber, Status
+from dlcore.measuring import SpeedSamples
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlcore.model import Phase as JobPhase
 from dlcore.profiles import CostSeen, CostTerm, SpeedSeen
@@ -74,7 +74,7 @@ def hear(lessons: SpeedSamples, training: Training, times: list[float]):
     for time in times:
         now = ORDERED_AT + START_SECONDS + time
         state = training.state_at(now)
-        learnt.append(lessons.hear(entry(training.generation), KEY, state, now))
+        learnt.append(lessons.hear(entry(training.generation), NODE, state, now))
     return learnt
 
 

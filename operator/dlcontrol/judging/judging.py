@@ -44,11 +44,12 @@ from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, PodPhase
 from dlcontrol.situation.process_sets import find_intact, placement_of
 from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.rules import USUAL_RULES, Learnt, News, Resumption, Rules, Verdict
+from dlcontrol.situation.rules import USUAL_RULES, Learnt, News, Rules, Verdict
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
+from dlcore.measuring import Resumption
 from dlcore.model import JobId, Mechanism, Phase
 from dlcore.predicting.fitting import Forecast
 

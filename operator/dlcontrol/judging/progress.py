@@ -10,9 +10,9 @@ from dataclasses import replace
 from dlcontrol.judging.checkpoints import note_loss
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.rules import Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
+from dlcore.measuring import Resumption
 from dlcore.model import Direction, Job, Phase, Target
 from dlwire.messages import Progress
 

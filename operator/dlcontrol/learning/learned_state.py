@@ -11,13 +11,13 @@ from uuid import uuid4
 
 from dlcontrol.gpus.gpu_table import gpu_rows
 from dlcontrol.learning.pod_times import PodTimes
-from dlcontrol.learning.speeds import SpeedSamples, sort_by_type
 from dlcontrol.recording.recorder import Recorder, decided
 from dlcontrol.situation.ports import Entry, PodKey
-from dlcontrol.situation.rules import News, Resumption
+from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.explaining import sentences
+from dlcore.measuring import Resumption, SpeedSamples, sort_by_type
 from dlcore.model import Cluster, JobId, Snapshot
 from dlcore.planning import Plan, Wait
 from dlcore.predicting import fitting
@@ -66,7 +66,7 @@ class LearnedState:
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
         """Learn from a report of a SideCar."""
-        lesson = self._lessons.hear(entry, key, state, now)
+        lesson = self._lessons.hear(entry, key.node, state, now)
         for kind, observations in sort_by_type(entry, lesson.observations).items():
             self._learn(kind, observations)
         self.notebook.record(self._recorder.hear(entry, key, state, now))

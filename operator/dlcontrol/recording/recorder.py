@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from dlcontrol.recording.stages import Stages
 from dlcontrol.situation.ports import Entry, PodKey
-from dlcontrol.situation.rules import Resumption
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.documents.jobschema import USER_LABEL
+from dlcore.measuring import Resumption
 from dlcore.model import GpuRef, JobId
 from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.recording.record import (

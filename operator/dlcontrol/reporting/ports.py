@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from dlcontrol.situation.rules import News, Resumption
+from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore.checking import BrokenLaw
+from dlcore.measuring import Resumption
 from dlcore.model import JobId, Snapshot
 from dlcore.planning import Plan
 from dlcore.predicting.fitting import Forecast

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlcontrol.situation.status import Status
+from dlcore.measuring import Resumption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +44,6 @@ class Rules:
 
 
 USUAL_RULES = Rules()
-
-
-class Resumption(NamedTuple):
-    """A job has taken its first step after a start of its processes."""
-
-    generation: int
-    """The generation of the status: which decision has taken effect."""
-    lost_seconds: float
-    """How long the job did not train: saving, stopping, starting, and the first step. In a new pod,
-    the time before its start is left out."""
-    at: float
-    """When the step was taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dlcore.planning import Plan
 from dlcore.queues import Queue
 from dlsim import beliefs
 from dlsim.engine.kernel import Kernel
+from dlsim.engine.learning import Learner
 from dlsim.engine.rosters import Roster
 from dlsim.engine.runs import Run
 from dlsim.engine.truth import Truth
@@ -55,6 +56,13 @@ class Journal:
         if self._recorder is not None:
             self._recorder.note_end(now, run.record)
 
+    def note_failure(self, run: Run) -> None:
+        now = self._kernel.now
+        run.record.failed_at = now
+        self.log(run, Happening.FAILED)
+        if self._recorder is not None:
+            self._recorder.note_end(now, run.record)
+
     def log(self, run: Run, what: Happening, *, gpus: int = 0) -> None:
         self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
 
@@ -93,8 +101,15 @@ class Books:
     """One a world."""
 
     def __init__(
-        self, journal: Journal, kernel: Kernel[Callable[[], None]], *, truth: Truth
+        self,
+        journal: Journal,
+        kernel: Kernel[Callable[[], None]],
+        *,
+        truth: Truth,
+        learner: Learner | None = None,
     ) -> None:
+        self.learner = learner
+        """Learns what decisions know of jobs; ``None``: they know the truth."""
         self.journal = journal
         self.runs: dict[JobId, Run] = {}
         """All jobs that have arrived, also those that are complete."""
@@ -152,6 +167,23 @@ class Books:
         self.done += 1
         self.journal.note_end(run)
 
+    def pause(self, run: Run) -> None:
+        """A job that waits cannot run for now."""
+        self.pending = self.pending.drop(run.state)
+        run.is_paused = True
+
+    def go_on(self, run: Run) -> None:
+        """A job that was paused may run again."""
+        run.is_paused = False
+        self.note(run)
+
+    def fail(self, run: Run) -> None:
+        """A job has crashed for the last time; it has no GPUs any more, and waits for none."""
+        self.end_waiting(run)
+        run.finished = True
+        self.done += 1
+        self.journal.note_failure(run)
+
     # --- states
 
     def note(self, run: Run, **changes: object) -> None:
@@ -172,10 +204,10 @@ class Books:
         run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
         self.journal.note_state(run)
         if not run.finished:
-            if run.state.placement is None:
-                self.pending = self.pending.put(run.state)
-            else:
+            if run.state.placement is not None:
                 self.running.put(run.state)
+            elif not run.is_paused:
+                self.pending = self.pending.put(run.state)
 
     def end_idling(self, run: Run) -> None:
         """A job trains again, or has no GPUs to stand still with."""

@@ -13,15 +13,23 @@ from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.kernel import Kernel, Order
 from dlsim.engine.runs import Run
 from dlsim.engine.settings import Setting
+from dlsim.engine.truth import Truth
 
 
 class Checkpoints:
     """The checkpoints of all jobs of a world."""
 
     def __init__(
-        self, kernel: Kernel[Callable[[], None]], books: Books, *, setting: Setting, rounds: Rounds
+        self,
+        kernel: Kernel[Callable[[], None]],
+        books: Books,
+        *,
+        setting: Setting,
+        truth: Truth,
+        rounds: Rounds,
     ) -> None:
         self._kernel = kernel
+        self._truth = truth
         self._books = books
         self._setting = setting
         self._rounds = rounds
@@ -44,10 +52,13 @@ class Checkpoints:
         """Try the checkpoint, if the job declares one, as soon as a start of it lasts long enough."""
         if not run.traced.declares or run.is_tried or not self._setting.tries:
             return
-        if not self._setting.trial_s:
+        seconds = self._setting.trial_s
+        if seconds is None:
+            seconds = self._truth.costs_of(run).checkpoint
+        if not seconds:
             run.is_tried = True
             return
-        done_at = self._kernel.now + self._setting.trial_s
+        done_at = self._kernel.now + seconds
         holds = run.state.iterations_done
         self._kernel.at(
             done_at, Order.CHANGE, event=partial(self._end_trial, run, run.stamp, holds=holds)

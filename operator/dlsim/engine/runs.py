@@ -68,6 +68,14 @@ class Run:
     """How fast it trained when it was stopped last, in iterations a second."""
     training_since: float = 0.0
     efficiency: float = 0.0
+    training_on: int = 0
+    """The number of GPUs of its latest start."""
+    has_saved: bool = False
+    """True if its process was asked to save when it stopped last."""
+    failures: int = 0
+    """How often it has crashed."""
+    is_paused: bool = False
+    """True between a crash and the next attempt, without GPUs."""
     batch_size: int | None = None
     """The batch that its process was started with."""
     worth: float = 1.0

@@ -43,7 +43,9 @@ class Setting:
     """How many seconds a job of a type is measured before it trains, on the GPUs that it is given."""
     tries: bool = True
     """True if a checkpoint that a job declares is tried before it is counted on, as controllers do it."""
-    trial_s: float = 0.0
-    """How long that takes from the first step on; the job keeps its GPUs meanwhile."""
+    trial_s: float | None = 0.0
+    """How long that takes from the first step on; the job keeps its GPUs meanwhile. ``None``: as long as it saves."""
+    learns: bool = False
+    """True if decisions know only what jobs have shown so far (:mod:`dlsim.engine.learning`)."""
     keeps_work: bool = True
     """True if decisions know whose work nothing saves; without it one sees what the law is worth."""

@@ -6,8 +6,10 @@ follow how fast the job trains, when it will be complete, whether its checkpoint
 it does not.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from dlsim.engine.books import Books
 from dlsim.engine.checkpoints import Checkpoints
@@ -18,6 +20,13 @@ from dlsim.engine.settings import Setting
 from dlsim.engine.truth import Forecasts, Truth
 from dlsim.errors import BadInput
 from dlsim.results.records import Happening
+
+
+class Ends(NamedTuple):
+    """What ends a job or its start, unless the stamp of the run is another one by then."""
+
+    complete: Callable[[Run, int], None]
+    crash: Callable[[Run, int], None]
 
 
 class Training:
@@ -32,17 +41,17 @@ class Training:
         truth: Truth,
         forecasts: Forecasts,
         checkpoints: Checkpoints,
-        complete: Callable[[Run, int], None],
+        ends: Ends,
         rounds: Rounds,
     ) -> None:
-        """``complete`` ends a job, unless its stamp is another one by then."""
         self._kernel = kernel
         self._books = books
         self._growth = setting.growth
         self._checkpoints = checkpoints
         self._truth = truth
         self._forecasts = forecasts
-        self._complete = complete
+        self._ends = ends
+        self._learner = books.learner
         self._rounds = rounds
 
     def later(self, delay: float, act: Callable[[], None]) -> None:
@@ -73,10 +82,11 @@ class Training:
         growth = self._growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
         self._checkpoints.begin_trial(run)
+        course = run.traced.course
         self._books.note(
             run,
             job=job,
-            speed=speed,
+            speed=speed * (course.warm_up_pace if course.warm_up_s > 0.0 else 1.0),
             adjusting=False,
             bound_to=bound,
             unsaved_from=run.safe_iterations if self._checkpoints.is_kept(run) else None,
@@ -86,9 +96,29 @@ class Training:
         alone = self._truth.speed_on_one_gpu(run)
         run.efficiency = speed * run.worth / alone if alone > 0 else 0.0
         self._books.journal.record.efficiency.add(run.efficiency, now)
+        run.training_on = shape.gpus
+        self._books.journal.record.training.add(shape.gpus, now)
         self._books.journal.log(run, Happening.TRAINS, gpus=shape.gpus)
         self._books.journal.note_first_step(run)
         self._rounds.ask()
+        self._foresee(run)
+        stamp = run.stamp
+        if course.warm_up_s > 0.0:
+            event = partial(self._be_warm, run, stamp, speed=speed)
+            self._kernel.at(now + course.warm_up_s, Order.CHANGE, event=event)
+        if course.crashes_after_s < math.inf:
+            event = partial(self._ends.crash, run, stamp)
+            self._kernel.at(now + course.crashes_after_s, Order.FAILURE, event=event)
+        if self._learner is not None:
+            self._learner.training_starts(run)
+
+    def _be_warm(self, run: Run, stamp: int, *, speed: float) -> None:
+        """From now on it trains at its true speed; what was foreseen before comes too late to count."""
+        if run.stamp != stamp or run.finished:
+            return
+        if self._learner is not None:
+            self._learner.observe(run)
+        self._books.note(run, speed=speed)
         self._foresee(run)
 
     def _weigh(self, run: Run) -> None:
@@ -113,7 +143,9 @@ class Training:
             return
         left = run.needed - run.state.iterations_done
         done_at = now + max(0.0, left) / speed
-        self._kernel.at(done_at, Order.COMPLETION, event=partial(self._complete, run, run.stamp))
+        self._kernel.at(
+            done_at, Order.COMPLETION, event=partial(self._ends.complete, run, run.stamp)
+        )
 
     def _reweigh(self, run: Run, stamp: int) -> None:
         if run.stamp == stamp:
@@ -125,11 +157,14 @@ class Training:
         """Count the run as not training from now on."""
         now = self._kernel.now
         self._books.journal.record.efficiency.add(-run.efficiency, now)
+        self._books.journal.record.training.add(-run.training_on, now)
         if run.finished:
             return
+        if self._learner is not None:
+            self._learner.training_halts(run)
         if run.state.placement is not None:
             run.idle_since = now
-        run.pace = run.state.speed
+        run.pace, run.has_saved = run.state.speed, saves
         self._books.note(run, speed=0.0, unsaved_from=None)
         if saves:
             self._checkpoints.save(run)
@@ -140,10 +175,15 @@ class Training:
     def process_gone(self, run: Run) -> None:
         """Note that nothing of its process is left."""
         self._books.journal.note_gone(run)
+        if self._learner is not None and not run.finished:
+            saved = run.has_saved and run.traced.saves
+            self._learner.process_gone(run, costs=self._truth.costs_of(run), saved=saved)
 
     def process_starts(self, run: Run) -> None:
         """Note that its process starts."""
         self._books.journal.note_start(run)
+        if self._learner is not None:
+            self._learner.process_starts(run)
 
     def held_changes(self, by: int) -> None:
         """Count the GPUs that jobs hold."""

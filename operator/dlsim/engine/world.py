@@ -14,6 +14,8 @@ from dlcore import cycle
 from dlcore.contract import Policy
 from dlcore.model import Cluster, Placement, Snapshot
 from dlcore.placement import largest
+from dlcore.primitives.backoff import wait_after
+from dlcore.profiles import Costs
 from dlsim.engine.arriving import make_run
 from dlsim.engine.books import Books, Journal
 from dlsim.engine.checkpoints import Checkpoints
@@ -21,10 +23,11 @@ from dlsim.engine.controlling.coordinator import Coordinator
 from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.controlling.steps import Steps
 from dlsim.engine.kernel import Kernel, Order
+from dlsim.engine.learning import Learner
 from dlsim.engine.nodes import Nodes
 from dlsim.engine.runs import Run
 from dlsim.engine.settings import Setting
-from dlsim.engine.training import Training
+from dlsim.engine.training import Ends, Training
 from dlsim.engine.truth import Forecasts, Truth
 from dlsim.jobs.workloads import TracedJob, Workload
 from dlsim.results.recording import Recorder
@@ -35,6 +38,10 @@ PATIENCE = 1000
 How often a policy is asked in a row when nothing happens any more unless it does something. Then
 the jobs that are left will never run.
 """
+
+
+RETRY_S, LONGEST_RETRY_S, KEEP_S = 10.0, 300.0, 20.0
+"""The pauses after crashes, and through which a job keeps its GPUs: the defaults of controllers."""
 
 
 class World:
@@ -58,6 +65,7 @@ class World:
         self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
+        self._learner = Learner(self._kernel, self._rounds) if setting.learns else None
         record = Record(
             workload=workload.name,
             policy=policy.name,
@@ -66,16 +74,18 @@ class World:
             gpus=Cluster(setting.nodes).total,
         )
         journal = Journal(record, self._kernel, recorder=recorder)
-        self._books = Books(journal, self._kernel, truth=self._truth)
-        checkpoints = Checkpoints(self._kernel, self._books, setting=setting, rounds=self._rounds)
-        training = Training(
+        self._books = Books(journal, self._kernel, truth=self._truth, learner=self._learner)
+        self._checkpoints = checkpoints = Checkpoints(
+            self._kernel, self._books, setting=setting, truth=self._truth, rounds=self._rounds
+        )
+        self._training = training = Training(
             self._kernel,
             self._books,
             setting=setting,
             truth=self._truth,
             forecasts=self._forecasts,
             checkpoints=checkpoints,
-            complete=self._complete,
+            ends=Ends(self._complete, self._crash),
             rounds=self._rounds,
         )
         self._coordinator = Coordinator(training, self._truth.costs_of, mechanism=setting.mechanism)
@@ -133,13 +143,20 @@ class World:
         self._rounds.note_decision(plan.wake_at)
 
     def _take_snapshot(self) -> Snapshot:
+        running, pending = self._books.running.states(), self._books.pending
+        profiles, costs = self._workload.known, self._setting.costs
+        if self._learner is not None:
+            runs = self._books.runs
+            running = tuple(self._learner.show(runs[state.id]) for state in running)
+            pending = self._learner.show_queue(pending, runs)
+            profiles, costs = {**profiles, **self._learner.profiles}, Costs()
         return Snapshot(
             now=self._kernel.now,
             cluster=self._nodes.cluster,
-            running=self._books.running.states(),
-            pending=self._books.pending,
-            profiles=self._workload.known,
-            costs=self._setting.costs,
+            running=running,
+            pending=pending,
+            profiles=profiles,
+            costs=costs,
             mechanism=self._setting.mechanism,
             seed=self._setting.seed,
             limits=self._setting.limits,
@@ -187,6 +204,35 @@ class World:
         run.record.iterations = run.traced.iterations + run.record.redone
         if self._watch is not None:
             self._watch(self._books.done, len(self._workload.jobs))
+        self._rounds.ask()
+
+    def _crash(self, run: Run, stamp: int) -> None:
+        """Its processes crash; as with controllers, it is tried again after a pause that grows."""
+        if run.stamp != stamp or run.finished:
+            return
+        self._checkpoints.fall_back(run)
+        self._training.training_halts(run, saves=False)
+        run.failures += 1
+        self._books.journal.log(run, Happening.CRASHED)
+        pause = wait_after(run.failures, first_seconds=RETRY_S, longest_seconds=LONGEST_RETRY_S)
+        has_failed = run.failures > run.traced.job.limits.backoff_limit
+        if not has_failed and pause <= KEEP_S:
+            self._books.note(run, adjusting=True)
+            self._coordinator.kill(run, pause=pause)
+            return
+        self._steps.take_all(run, Happening.STOPPED)
+        if has_failed:
+            self._books.fail(run)
+        else:
+            self._books.pause(run)
+            again = self._kernel.now + pause
+            self._kernel.at(again, Order.CHANGE, event=partial(self._try_again, run))
+        self._coordinator.kill(run)
+        self._coordinator.settle()
+        self._rounds.ask()
+
+    def _try_again(self, run: Run) -> None:
+        self._books.go_on(run)
         self._rounds.ask()
 
 

@@ -24,6 +24,7 @@ from dlsim.inputs.documents import (
 from dlsim.inputs.shipped import load_shipped
 from dlsim.inputs.traces import Request, Trace, read_trace
 from dlsim.jobs.checkpointing import Kind
+from dlsim.jobs.courses import STEADY, Course
 from dlsim.jobs.curves import Ground, Pool
 from dlsim.jobs.learning import Learning
 from dlsim.jobs.noise import Noise, noise_of
@@ -75,6 +76,8 @@ class TracedJob:
     """The type of job whose measured speeds it follows, where that is one."""
     is_drawn: bool = False
     """True if that type was drawn by lot."""
+    course: Course = STEADY
+    """Its warm-ups, crashes and silence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,11 @@ class Happening(StrEnum):
     """A decision took all its GPUs."""
     LOST = "lost"
     """Its node failed; it falls back to its last checkpoint."""
+    CRASHED = "crashed"
+    """Its training process failed."""
     COMPLETED = "completed"
+    FAILED = "failed"
+    """It has crashed as often as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class JobRecord:
     submitted_at: float
     started_at: float | None = None
     completed_at: float | None = None
+    failed_at: float | None = None
     iterations: float = 0.0
     """Iterations done, those done twice after a failure included."""
     redone: float = 0.0
@@ -84,7 +89,7 @@ class JobRecord:
         return Ended(
             at=at,
             job=self.job,
-            outcome="Completed",
+            outcome="Completed" if self.failed_at is None else "Failed",
             gpu_seconds=self.gpu_seconds,
             reshapes=self.reshapes,
             lost_seconds=self.lost_work_s,
@@ -183,6 +188,7 @@ class Sums:
     """The integrals over time of the levels of a record, up to its last completion so far."""
 
     used: float = 0.0
+    training: float = 0.0
     efficiency: float = 0.0
     queue: float = 0.0
     blocking: float = 0.0
@@ -204,6 +210,8 @@ class Record:
     series: Series = field(default_factory=Series)
     used: Level = field(default_factory=Level)
     """GPUs held."""
+    training: Level = field(default_factory=Level)
+    """GPUs on which jobs train."""
     efficiency: Level = field(default_factory=Level)
     """Sum over training jobs of speed / speed with one GPU."""
     queue: Level = field(default_factory=Level)
@@ -217,6 +225,7 @@ class Record:
         """Note the sums, because a job completes now and it may be the last."""
         self.sums = Sums(
             self.used.integral_at(now),
+            self.training.integral_at(now),
             self.efficiency.integral_at(now),
             self.queue.integral_at(now),
             self.blocking.integral_at(now),
@@ -230,4 +239,4 @@ class Record:
     @property
     def unfinished(self) -> list[JobRecord]:
         """The jobs that were kept and never ended: a policy let them starve."""
-        return [job for job in self.jobs if job.completed_at is None]
+        return [job for job in self.jobs if job.completed_at is None and job.failed_at is None]

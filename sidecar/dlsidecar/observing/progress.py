@@ -16,6 +16,7 @@ from dataclasses import replace
 from dlsidecar.observing.pauses import Pauses
 from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Post, Progress
+from dlwire.speed_window import SpeedWindow
 
 MOST_METRICS = 32
 LARGEST_NUMBER = 1e300
@@ -168,15 +169,8 @@ class Meter:
     """
     Folds reports into progress and speed.
 
-    The speed is the median of the slopes between all pairs of reports (Theil and Sen), so a pause
-    for a checkpoint or an evaluation has little effect, and one wrong line has none. A new start
-    clears the window. If there are enough reports, the first ones after a start are ignored,
-    because they include compilation and warm-up.
+    A new start clears what was measured of the speed.
     """
-
-    most_points = 48
-    window_seconds = 120.0
-    instant_seconds = 0.02
 
     def __init__(self, *, stall_seconds: float = 0.0) -> None:
         self._stall_seconds = stall_seconds
@@ -189,20 +183,14 @@ class Meter:
         self.has_reported = False
         """True if it has done so in an earlier start."""
         self._moved_at: float | None = None
-        self._points: list[tuple[float, float]] = []
-        self._is_warming_up = True
-        self._speed: float | None = None
-        self._is_stale = False
+        self._speed = SpeedWindow()
         self._interval = 0
         self._rounds = Rounds()
         self.pauses = Pauses()
 
     def begin(self, now: float) -> None:
         """Begin a new start, for which earlier measurements of the speed do not count."""
-        self._points = []
-        self._is_warming_up = True
-        self._speed = None
-        self._is_stale = False
+        self._speed = SpeedWindow()
         self._moved_at = now
         self.has_reported = self.has_reported or self.has_observed
         self.has_observed = False
@@ -212,9 +200,7 @@ class Meter:
     def end(self) -> None:
         """End stall detection when no process runs; the last progress stays readable."""
         self._moved_at = None
-        self._points = []
-        self._speed = None
-        self._is_stale = False
+        self._speed = SpeedWindow()
 
     def observe(self, now: float, seen: Post) -> None:
         if seen == Post():
@@ -232,7 +218,7 @@ class Meter:
         if seen.iteration is not None:
             if not is_first:
                 self._see_interval(seen.iteration)
-            self._add_point(now, seen.iteration)
+            self._speed.add(now, seen.iteration)
         self._keep(seen)
 
     def _see_interval(self, iteration: int) -> None:
@@ -268,28 +254,6 @@ class Meter:
             if name in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[name] = value
 
-    def _add_point(self, now: float, iteration: int) -> None:
-        if self._points and iteration <= self._points[-1][1]:
-            # Several ranks report the same number; a lower number begins a new count.
-            if iteration < self._points[0][1]:
-                self._points = [(now, iteration)]
-                self._is_stale = True
-            return
-        if self._points and now - self._points[-1][0] < self.instant_seconds:
-            # Lines that are read together were not written together.
-            self._points[-1] = (self._points[-1][0], iteration)
-            self._is_stale = True
-            return
-        self._points = [point for point in self._points if now - point[0] <= self.window_seconds]
-        self._points.append((now, iteration))
-        if self._is_warming_up and len(self._points) > 4:
-            self._is_warming_up = False
-            del self._points[0]
-        if len(self._points) > self.most_points:
-            # Drop every second point and keep the newest, so the window keeps its length.
-            self._points = self._points[::-1][::2][::-1]
-        self._is_stale = True
-
     def progress(self, now: float) -> Progress:
         """Return the progress in the form of the protocol."""
         idle = 0.0 if self._moved_at is None else max(0.0, now - self._moved_at)
@@ -308,22 +272,4 @@ class Meter:
     @property
     def iterations_per_second(self) -> float | None:
         """The speed; None until two different iterations were reported since the start."""
-        if self._is_stale:
-            self._is_stale = False
-            self._speed = slope(self._points)
-        return self._speed
-
-
-def slope(points: list[tuple[float, float]]) -> float | None:
-    """Return the median of the slopes between all pairs of points."""
-    slopes = sorted(
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for index, earlier in enumerate(points)
-        for later in points[index + 1 :]
-        if later[0] > earlier[0]
-    )
-    if not slopes:
-        return None
-    # Avoid the module `statistics`, which takes half a megabyte of memory.
-    middle = len(slopes) // 2
-    return (slopes[middle] + slopes[~middle]) / 2
+        return self._speed.iterations_per_second

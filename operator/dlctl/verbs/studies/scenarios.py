@@ -20,7 +20,7 @@ from dlctl.output import printing
 from dlsim.clusters import fill_nodes
 from dlsim.engine.controlling.costs import DEFAULT_COSTS
 from dlsim.results.looks import FORMATS, LOOKS, USUAL
-from dlsim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, Scenario
+from dlsim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, NONE, Scenario
 from dlsim.worlds import WORLDS
 
 DEFAULT_GPUS = 64
@@ -215,7 +215,7 @@ KNOWLEDGE: Options = (
     ),
     click.option(
         "--known",
-        type=click.Choice(["all", MINI_EPOCHS]),
+        type=click.Choice(["all", MINI_EPOCHS, NONE]),
         default="all",
         show_default=True,
         help="Which speeds policies know: all, or what Coach's mini-epochs show of each type of job, for "

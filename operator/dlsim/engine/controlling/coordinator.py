@@ -153,13 +153,13 @@ class Coordinator:
         delay = costs.process_stop if saves else costs.process_termination
         self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
 
-    def kill(self, run: Run) -> None:
+    def kill(self, run: Run, *, pause: float = 0.0) -> None:
         """
-        End what is left of the run after one of its nodes died: its processes on other nodes hang
-        in a collective, and nothing can be saved.
+        End what is left of the run after one of its nodes died or it crashed: its processes on other
+        nodes hang in a collective, and nothing can be saved. It starts again after a pause at the earliest.
         """
         costs = self._costs_of(run)
-        delay = costs.process_termination
+        delay = costs.process_termination + pause
         self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
 
     def _end_process(self, run: Run, delay: float) -> None:

@@ -12,11 +12,9 @@ Outliers do no harm: a profile is the median of the latest few observations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from dlcontrol.situation.ports import Entry, PodKey
-from dlcontrol.situation.rules import Resumption
-from dlcore.model import JobId
+from dlcore.model import Job, JobId, NodeName, Placement
 from dlcore.profiles import (
     AccuracyPoint,
     AccuracySeen,
@@ -40,6 +38,44 @@ MOST_POINTS = 512
 
 MOST_CHANGES = 1000
 """The most changes of a job that are remembered."""
+
+
+class Allocation(Protocol):
+    """The part of a job's record that says which reports are about its present start."""
+
+    @property
+    def placement(self) -> Placement | None: ...
+    @property
+    def generation(self) -> int:
+        """The number of the decision that gave it its GPUs."""
+
+    @property
+    def run_generation(self) -> int:
+        """The number by which its SideCars know the start of its processes."""
+
+    @property
+    def batch_size(self) -> int | None: ...
+
+
+class Allocated(Protocol):
+    """A job with its record, as controllers and the simulator keep them."""
+
+    @property
+    def job(self) -> Job: ...
+    @property
+    def status(self) -> Allocation: ...
+
+
+class Resumption(NamedTuple):
+    """A job has taken its first step after a start of its processes."""
+
+    generation: int
+    """The generation of the status: which decision has taken effect."""
+    lost_seconds: float
+    """How long the job did not train: saving, stopping, starting, and the first step. In a new pod,
+    the time before its start is left out."""
+    at: float
+    """When the step was taken."""
 
 
 class _Sample(NamedTuple):
@@ -115,12 +151,12 @@ class SpeedSamples:
         """Forget a job that is over."""
         self._pupils.pop(job, None)
 
-    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> Findings:
+    def hear(self, entry: Allocated, node: NodeName, state: State, now: float) -> Findings:
         """Learn from a state of one of the job's SideCars."""
-        pupil = self._pupils.setdefault(key.job, _Pupil())
+        pupil = self._pupils.setdefault(entry.job.id, _Pupil())
         observations = [*_costs(pupil, entry, state=state)]
         resumed = None
-        if _speaks_for_all(entry, key, state=state):
+        if _speaks_for_all(entry, node, state=state):
             observations += _accuracy(pupil, entry, state=state)
             stretch = _stretch_of(pupil, state, now=now)
             if state.phase is Phase.RUNNING:
@@ -135,7 +171,7 @@ class SpeedSamples:
         return Findings(tuple(observations), resumed)
 
     def _progress(
-        self, stretch: _Stretch, entry: Entry, *, state: State, now: float
+        self, stretch: _Stretch, entry: Allocated, *, state: State, now: float
     ) -> Iterator[Observation]:
         placement = entry.status.placement
         assert placement is not None
@@ -159,7 +195,7 @@ class SpeedSamples:
 
 
 def sort_by_type(
-    entry: Entry, observations: Sequence[Observation]
+    entry: Allocated, observations: Sequence[Observation]
 ) -> Mapping[JobType, Sequence[Observation]]:
     """Return the observations by type of job.
 
@@ -181,9 +217,9 @@ def sort_by_type(
     return {kind._replace(batch_size=batch): speeds, kind: others}
 
 
-def _speaks_for_all(entry: Entry, key: PodKey, *, state: State) -> bool:
+def _speaks_for_all(entry: Allocated, node: NodeName, *, state: State) -> bool:
     placement = entry.status.placement
-    if placement is None or key.node != placement.nodes[0]:
+    if placement is None or node != placement.nodes[0]:
         return False
     return state.held_generation == entry.status.run_generation
 
@@ -206,7 +242,7 @@ def _stretch_of(pupil: _Pupil, state: State, *, now: float) -> _Stretch:
     return stretch
 
 
-def _accuracy(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observation]:
+def _accuracy(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Observation]:
     target = entry.job.training.target
     metric = state.progress.metrics.get(target.metric) if target is not None else None
     iteration = float(state.progress.iteration)
@@ -220,7 +256,7 @@ def _accuracy(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observat
     yield AccuracySeen(iteration, metric)
 
 
-def _costs(pupil: _Pupil, entry: Entry, *, state: State) -> Iterator[Observation]:
+def _costs(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Observation]:
     change = state.change
     if change is None or (state.incarnation, change.generation) in pupil.changes_seen:
         return
@@ -240,7 +276,7 @@ def _stopping_seconds(state: State) -> float:
     return change.checkpoint_seconds + change.stop_seconds
 
 
-def _costs_of(change: Change, entry: Entry) -> Iterator[Observation]:
+def _costs_of(change: Change, entry: Allocated) -> Iterator[Observation]:
     gpus = entry.status.placement.gpus if entry.status.placement is not None else 0
     if change.saving is Saving.CONFIRMED:
         yield CostSeen(CostTerm.CHECKPOINT, change.checkpoint_seconds, gpus)
