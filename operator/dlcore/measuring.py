@@ -26,6 +26,8 @@ from dlcore.profiles import (
 )
 from dlwire.messages import Change, Phase, Saving, State
 
+from dlcore.primitives.mends import M
+CLEARLY_FASTER = 1.25
 SAMPLE_S = 10.0
 """The shortest time over which a speed is measured."""
 
@@ -100,6 +102,8 @@ class _Stretch:
     """The duration of the start is known, or will never be."""
     sample: _Sample = _Sample(0.0, 0)
     samples: int = 0
+    speed: float = 0.0
+    began: float | None = None
 
     def began_at(self, latest: _Sample) -> float | None:
         """Return when the first iteration began, once the speed is known."""
@@ -124,6 +128,7 @@ class _Pupil:
     iteration: int = 0
     """The latest report."""
     points: list[AccuracyPoint] = field(default_factory=list)
+    trials: int = 0
     changes_seen: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -183,13 +188,26 @@ class SpeedSamples:
         began_at = stretch.began_at(latest)
         if not stretch.is_timed and began_at is not None:
             stretch.is_timed = True
+            stretch.began = began_at
             seconds = began_at - stretch.ordered_at
             yield CostSeen(CostTerm.PROCESS_INITIALIZATION, seconds, placement.gpus)
         elapsed, done = latest.at - stretch.sample.at, latest.iteration - stretch.sample.iteration
-        if elapsed < self._sample_seconds or done < FEWEST_STEPS:
+        if elapsed < self._sample_seconds or done < (4 if "e" in M else FEWEST_STEPS):
             return
         speed = state.progress.iterations_per_second or done / elapsed
-        yield SpeedSeen(placement.shape, speed, elapsed, now, warming_up=stretch.samples == 0)
+        replaces = 0
+        if "e" in M:
+            if stretch.samples and speed > CLEARLY_FASTER * stretch.speed:
+                # What this start has shown before was its warm-up.
+                replaces, stretch.samples = stretch.samples, 0
+                if "d" in M and began_at is not None and stretch.began is not None:
+                    ideal = (latest.iteration - stretch.first.iteration) / speed
+                    lost = max(0.0, latest.at - stretch.first.at - ideal)
+                    yield CostSeen(CostTerm.PROCESS_INITIALIZATION, stretch.began - stretch.ordered_at + lost, placement.gpus, replaces=1)
+            stretch.speed = speed
+            yield SpeedSeen(placement.shape, speed, elapsed, now, replaces=replaces)
+        else:
+            yield SpeedSeen(placement.shape, speed, elapsed, now, warming_up=stretch.samples == 0)
         stretch.samples += 1
         stretch.sample = latest
 
@@ -257,6 +275,11 @@ def _accuracy(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Obse
 
 
 def _costs(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Observation]:
+    trial = state.trial
+    if "d" in M and trial is not None and trial.number > pupil.trials and trial.saving is Saving.CONFIRMED:
+        pupil.trials = trial.number
+        gpus = entry.status.placement.gpus if entry.status.placement is not None else 0
+        yield CostSeen(CostTerm.CHECKPOINT, trial.seconds, gpus)
     change = state.change
     if change is None or (state.incarnation, change.generation) in pupil.changes_seen:
         return

@@ -177,6 +177,8 @@ class SpeedSeen(NamedTuple):
     at: float
     warming_up: bool = False
     """Soon after a (re)start, when caches and clocks are cold: not counted."""
+    replaces: int = 0
+    """How many of the latest observations of this shape it shows to be those of a warm-up."""
 
 
 class AccuracySeen(NamedTuple):
@@ -192,6 +194,8 @@ class CostSeen(NamedTuple):
     term: CostTerm
     seconds: float
     gpus: int = 0
+    replaces: int = 0
+    """How many of the latest observations of this term were less of the same start."""
 
 
 Observation = SpeedSeen | AccuracySeen | CostSeen
@@ -238,6 +242,9 @@ def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
         return profile
     old = profile.speeds.get(seen.shape)
     recent, weight = _recall(old, seen.at)
+    if seen.replaces:
+        recent = recent[: max(0, len(recent) - seen.replaces)]
+        weight = float(len(recent))
     recent = (*recent, speed)[-RECENT:]
     new = Speed(
         median(recent),
@@ -297,7 +304,8 @@ def _fold_cost(profile: Profile, seen: CostSeen, *, defaults: Costs) -> Profile:
     # The part per GPU is not learnt here; the rest is the base.
     rate = float(getattr(costs, f"{seen.term}_per_gpu", 0.0))
     base = max(0.0, seen.seconds - rate * seen.gpus)
-    samples = (*profile.cost_samples.get(seen.term, ()), base)[-RECENT:]
+    samples = profile.cost_samples.get(seen.term, ())
+    samples = (*samples[: len(samples) - seen.replaces], base)[-RECENT:]
     return replace(
         profile,
         costs=replace(costs, **{seen.term.value: median(samples)}),

@@ -9,6 +9,10 @@ from __future__ import annotations
 MOST_POINTS = 48
 WINDOW_SECONDS = 120.0
 INSTANT_SECONDS = 0.02
+FEWEST_COMPARED = 8
+CLEARLY_FASTER = 1.3
+import os
+M = os.environ.get("M", "abcde")
 
 
 class SpeedWindow:
@@ -49,11 +53,21 @@ class SpeedWindow:
             self._points = self._points[::-1][::2][::-1]
         self._is_stale = True
 
+    def _forget_warm_up(self) -> None:
+        """Leave out the older half of the reports if the later half is clearly faster."""
+        middle = len(self._points) // 2
+        older, later = self._points[: middle + 1], self._points[middle:]
+        before, now = _slope(older), _slope(later)
+        if before is not None and now is not None and now > CLEARLY_FASTER * before:
+            self._points = later
+
     @property
     def iterations_per_second(self) -> float | None:
         """The speed; None until two different iterations were reported."""
         if self._is_stale:
             self._is_stale = False
+            if "e" in M and len(self._points) >= FEWEST_COMPARED:
+                self._forget_warm_up()
             self._speed = _slope(self._points)
         return self._speed
 

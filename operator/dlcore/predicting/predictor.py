@@ -17,6 +17,8 @@ from dlcore.predicting.speeds import Speeds
 from dlcore.profiles import Costs, JobType, Profile
 from dlwire.messages import Shape
 
+from dlcore.primitives.mends import M
+from dlcore.predicting.usual_costs import fill
 __all__ = ["Estimate", "Predictor", "Span"]
 
 SUPPOSED_S = 3600.0
@@ -99,6 +101,8 @@ class Predictor:
     def costs_of(self, job: Job) -> Costs:
         """Return the costs of starting and stopping this job: as measured, or as set for all."""
         profile = self.profiles.get(job.type)
+        if "d" in M and (profile is None or len(profile.cost_samples) < 3) and not (profile is not None and profile.costs is not None and not profile.cost_samples):
+            return fill(self.profiles, self._costs, profile)
         if profile is None or profile.costs is None:
             return self._costs
         return profile.costs

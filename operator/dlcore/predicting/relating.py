@@ -32,6 +32,7 @@ from dlcore.predicting.interpolating import (
     type_ratio_alone,
 )
 from dlcore.predicting.relatives import Relatives, remoteness
+from dlcore.primitives.mends import M
 from dlcore.profiles import JobType, Profile
 from dlwire.messages import Shape
 
@@ -134,6 +135,8 @@ class Atlas:
         same_model = self._relatives.same_model(kind)
         if same_model:
             return self._from_same_model(kind, same_model, shape=shape)
+        if "a" in M:
+            return UNKNOWN
         if kind.dataset:
             usual = self._usual_estimate(kind.dataset, shape)
             if usual is not UNKNOWN:

@@ -61,16 +61,20 @@ class Checkpoints:
         done_at = self._kernel.now + seconds
         holds = run.state.iterations_done
         self._kernel.at(
-            done_at, Order.CHANGE, event=partial(self._end_trial, run, run.stamp, holds=holds)
+            done_at,
+            Order.CHANGE,
+            event=partial(self._end_trial, run, run.stamp, holds=holds, seconds=seconds),
         )
 
-    def _end_trial(self, run: Run, stamp: int, *, holds: float) -> None:
+    def _end_trial(self, run: Run, stamp: int, *, holds: float, seconds: float) -> None:
         """A checkpoint that works is confirmed; it holds what was done when it was asked for."""
         if run.stamp != stamp or run.finished:
             return
         run.is_tried = True
         if run.traced.saves:
             run.safe_iterations = max(run.safe_iterations, holds)
+            if self._books.learner is not None:
+                self._books.learner.trial_ends(run, seconds)
             self._books.note(run, unsaved_from=None)
             self._rounds.ask()
         else:

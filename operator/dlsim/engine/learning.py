@@ -20,16 +20,14 @@ from dlcore.queues import Queue
 from dlsim.engine.controlling.rounds import Rounds
 from dlsim.engine.kernel import Kernel, Order
 from dlsim.engine.runs import Activity, Run
-from dlwire.messages import Change, Phase, Progress, Saving, State
+from dlwire.messages import Change, Phase, Progress, Saving, State, Trial
 from dlwire.speed_window import SpeedWindow
 
 REPORT_S = 2.0
 """How often the SideCar of a job that has just started reports mere progress."""
 
-SETTLED_S = 60.0
-"""After this time of training it reports more rarely."""
-
-SETTLED_REPORT_S = 10.0
+RARER_BY = 0.1
+"""Each later report comes after this share of the time since the first step, because little changes then."""
 
 MOST_POINTS = 8
 """The most iterations of which one report knows the time."""
@@ -65,6 +63,7 @@ class _Seen:
     iteration: int = 0
     moved_at: float = 0.0
     """When that iteration was done."""
+    trial: Trial = Trial()
     begun: bool = False
     """True if this start has done an iteration."""
     speed: float = 0.0
@@ -75,13 +74,18 @@ class _Seen:
 class Learner:
     """Learns about all jobs of one world."""
 
-    def __init__(self, kernel: Kernel[Callable[[], None]], rounds: Rounds) -> None:
+    def __init__(
+        self,
+        kernel: Kernel[Callable[[], None]],
+        rounds: Rounds,
+        profiles: Mapping[JobType, Profile],
+    ) -> None:
         self._kernel = kernel
         self._rounds = rounds
         self._samples = SpeedSamples()
         self._seen: dict[JobId, _Seen] = {}
-        self.profiles: Mapping[JobType, Profile] = {}
-        """What was measured; a new object after each new observation."""
+        self.profiles = profiles
+        """What is known, and what was measured in addition; a new object after each new observation."""
 
     # --- what happens
 
@@ -139,6 +143,12 @@ class Learner:
             self._rounds.ask()
         self._hear(run, seen, Phase.RUNNING, change=Change(seen.generation))
 
+    def trial_ends(self, run: Run, seconds: float) -> None:
+        """Its checkpoint was tried while it trained, and confirmed."""
+        seen = self._seen[run.traced.job.id]
+        seen.trial = Trial(seen.trial.number + 1, Saving.CONFIRMED, seconds=seconds)
+        self._hear(run, seen, Phase.RUNNING, change=Change(seen.generation))
+
     # --- what decisions see
 
     def show(self, run: Run) -> JobState:
@@ -178,7 +188,7 @@ class Learner:
 
     def _report_later(self, run: Run) -> None:
         now = self._kernel.now
-        every = REPORT_S if now < run.training_since + SETTLED_S else SETTLED_REPORT_S
+        every = max(REPORT_S, RARER_BY * (now - run.training_since))
         # Nothing is new before the next iteration.
         done = run.state.iterations_at(now)
         next_in = (math.floor(done + 1e-6) + 1.0 - done) / max(run.state.speed, 1e-9)
@@ -207,6 +217,7 @@ class Learner:
                 begun=seen.begun,
             ),
             change=change,
+            trial=seen.trial,
         )
         status = _Status(held, seen.generation, seen.generation, run.state.batch_size)
         entry = _Entry(run.traced.job, status)

@@ -16,6 +16,7 @@ from dlcore.policies.foresight.curves import Curve, make_curve
 from dlcore.policies.foresight.lengths import Experience, draw_shares
 from dlcore.policies.foresight.sightings import Sightings, Speeds, expect
 from dlcore.predicting.growths import usual_growth
+from dlcore.primitives.mends import M
 from dlcore.profiles import JobType
 from dlwire.messages import Shape
 
@@ -45,6 +46,8 @@ class Bid:
         "curve",
         "curves",
         "held",
+        "horizon",
+        "is_guessed",
         "left",
         "lefts",
         "listed",
@@ -79,6 +82,10 @@ class Bid:
         self.held = held.shape.gpus if held is not None else 0
         self.usable = self.held
         """The number of the job's GPUs that other jobs could get."""
+        self.horizon = math.inf
+        """For how many seconds at most a change of this job is expected to last."""
+        self.is_guessed = not all(curve.is_measured for curve in curves)
+        """True if no speed of it is known: its curves are in seconds on one GPU, as if it did one iteration in each."""
         self.change_costs: Mapping[int, float] = {}
         self.listed: tuple[tuple[int, int, float], ...] = ()
         """The options that :func:`.choosing.list_options` has listed of it."""
@@ -135,7 +142,7 @@ class Bid:
             return 0.0
         worth = self.price * speed
         if cost > 0.0:
-            lasts = min(horizon, self.left / speed + cost)
+            lasts = min(horizon, self.horizon, self.left / speed + cost)
             worth *= 1.0 - min(1.0, cost / lasts)
         return worth
 
@@ -235,6 +242,8 @@ class _Terms:
         """Return the remaining work: known, or estimated from the lengths of earlier jobs."""
         state, pace = bid.state, bid.alone
         done = state.iterations_at(self.view.now)
+        if bid.is_guessed and "b" in M:
+            done, left = self._guess(bid, done, left)
         if left == math.inf:
             expect_left = self._experience.expect_left
             shares = draw_shares(state.id, self.view.seed, samples=self._samples)
@@ -244,6 +253,19 @@ class _Terms:
         elif left <= 0.0:
             left = OVERDUE_SHARE * done
         bid.left = max(LEAST_LEFT, left)
+
+    def _guess(self, bid: Bid, done: float, left: float) -> tuple[float, float]:
+        """
+        Return what a job of unknown speed has attained and what is left, in seconds on one GPU.
+
+        A job that trains shows its speed. Of another one only its GPU time is known, so this counts:
+        time refutes whatever is supposed of its length.
+        """
+        state = bid.state
+        if state.speed > 0.0 and not state.adjusting and bid.held:
+            pace = state.speed / bid.speed_now
+            return done / pace, left / pace
+        return state.service_at(self.view.now), math.inf
 
     def costs_of(self, job: Job) -> Mapping[int, float]:
         key = (job.type, job.gpus.options)
@@ -301,6 +323,6 @@ def _suppose_curves(state: JobState, cluster: Cluster) -> Iterator[Curve]:
     for kind in acceptable_types(state, cluster):
         most = largest_possible(state, cluster, gpu_type=kind)
         points = ((n, usual_growth(1, n)) for n in demand.options if n <= most)
-        curve = make_curve(kind, points)
+        curve = make_curve(kind, points, is_measured=False)
         if curve is not None:
             yield curve

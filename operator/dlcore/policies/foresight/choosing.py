@@ -121,7 +121,7 @@ def _make_item(bid: Bid, capacity: int, *, horizon: float) -> Item:
 
 def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ...]:
     """List the options of a job among ``capacity`` GPUs, with their worths after the cost of the change."""
-    basis = (bid.price, horizon)
+    basis = (bid.price, min(horizon, bid.horizon))
     if bid.listed_on is not bid.curve or bid.listed_at != basis:
         # With several types of GPU they are asked for up to three times in one decision.
         bid.listed_on, bid.listed_at = bid.curve, basis
@@ -143,7 +143,7 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
         lost = price * curve.speeds.get(held, 0.0) * bid.cost_of(bid.state.least)
-        nothing = -lost / horizon
+        nothing = -lost / min(horizon, bid.horizon)
     yield 0, 0, nothing
     is_listed = False
     for gpus, speed in curve.options:

@@ -26,6 +26,8 @@ class Curve:
 
     top: float
     """The highest speed."""
+    is_measured: bool
+    """False if no speed of it is known: it is that of the usual job, in units of its speed on one GPU."""
     pace: float
     """The speed by which jobs are put in order: between that of one GPU and the highest."""
 
@@ -40,7 +42,9 @@ below 0.7.
 """
 
 
-def make_curve(gpu_type: str, points: Iterable[Point]) -> Curve | None:
+def make_curve(
+    gpu_type: str, points: Iterable[Point], *, is_measured: bool = True
+) -> Curve | None:
     """Make the curve of these speeds; ``None`` where the job does not train at all."""
     speeds = {gpus: speed for gpus, speed in points if speed > 0.0}
     options: list[Point] = []
@@ -56,7 +60,9 @@ def make_curve(gpu_type: str, points: Iterable[Point]) -> Curve | None:
         hull.append(hull[-1] + step)
     # Thousands of jobs share a curve and ask for these at each decision.
     pace = hull[1] ** (1.0 - TOP_SHARE) * hull[-1] ** TOP_SHARE
-    return Curve(gpu_type, tuple(options), speeds, tuple(hull), tuple(steps), hull[-1], pace)
+    return Curve(
+        gpu_type, tuple(options), speeds, tuple(hull), tuple(steps), hull[-1], is_measured, pace
+    )
 
 
 def narrow(curve: Curve, *, weight: float, worth: float, supply: int) -> Curve:
@@ -77,5 +83,6 @@ def narrow(curve: Curve, *, weight: float, worth: float, supply: int) -> Curve:
         taken = worth * whole * math.log(whole / (whole - gpus))
         return (weight + taken) / speed
 
-    only = make_curve(curve.gpu_type, [min(curve.options, key=cost)])
+    best = min(curve.options, key=cost)
+    only = make_curve(curve.gpu_type, [best], is_measured=curve.is_measured)
     return only if only is not None else curve

@@ -15,7 +15,7 @@ from dlcore.policies.foresight.sightings import Sighting, Sightings
 from dlcore.profiles import JobType
 from dlwire.messages import Shape
 
-FORM = 2
+FORM = 3
 """Raised when the plain value changes its meaning; another one is not read."""
 
 
@@ -31,6 +31,13 @@ class Progress(NamedTuple):
     submitted_at: float
 
 
+class Tenure(NamedTuple):
+    """The GPUs of a job, and since when it has them."""
+
+    shape: Shape
+    since: float
+
+
 class Memory(NamedTuple):
     """The policy's memory."""
 
@@ -43,6 +50,9 @@ class Memory(NamedTuple):
     spans: Mapping[JobId, float] = {}
     """How many seconds passed from the submission to the end of each of these jobs."""
     sightings: Sightings = Sightings()
+    tenures: Mapping[JobId, Tenure] = {}
+    usual_tenure: float = 0.0
+    """How long jobs usually keep their GPUs, in seconds; 0 before that is known."""
 
 
 class State(dict[str, Any]):
@@ -81,6 +91,8 @@ def _write(memory: Memory) -> dict[str, Any]:
             [list(kind), [[*shape, speed] for shape, speed in speeds.items()]]
             for kind, speeds in seen.by_type.items()
         ],
+        "tenures": {job: (*each.shape, each.since) for job, each in memory.tenures.items()},
+        "usual_tenure": memory.usual_tenure,
         "jobs": {
             job: (*each.shape, each.slowness, each.since) for job, each in seen.by_job.items()
         },
@@ -110,6 +122,11 @@ def _read(plain: Mapping[str, Any]) -> Memory:
         {JobId(job): float(length) for job, length in plain["lengths"].items()},
         {JobId(job): float(span) for job, span in plain["spans"].items()},
         Sightings(by_type, by_job),
+        {
+            JobId(job): Tenure(_read_shape(gpus, nodes, gpu_type=gpu_type), float(since))
+            for job, (gpus, nodes, gpu_type, since) in plain["tenures"].items()
+        },
+        float(plain["usual_tenure"]),
     )
 
 

@@ -1,0 +1,3 @@
+import os
+
+M = os.environ.get("M", "abcde")
