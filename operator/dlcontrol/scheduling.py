@@ -199,15 +199,17 @@ class Scheduler:
                 self._learning.keep_policy_state(name, plan.policy_state)
                 plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
-                told = replace(plan, steps=(*plan.steps, *self._renew_waits(plan, snapshot, scene)))
+                told = replace(
+                    plan, steps=(*plan.steps, *self._renew_waits(plan, snapshot, scene=scene))
+                )
                 statuses = snapshots.statuses_of(
                     told, snapshot, scene=scene, policy=self._options.policy
                 )
                 return Decision(statuses, plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
 
-    def _renew_waits(self, plan: Plan, snapshot: Snapshot, scene: Scene) -> tuple[Wait, ...]:
-        """Find the jobs that are told again why they wait, because a job that their message names has ended."""
+    def _renew_waits(self, plan: Plan, snapshot: Snapshot, *, scene: Scene) -> tuple[Wait, ...]:
+        """Find the jobs that wait on with another message, because theirs names a job that has ended."""
         last = self._last
         there = {job for job, entry in scene.entries.items() if not entry.status.is_final}
         last.ended = (last.ended | (last.there or scene.entries.keys())) - there

@@ -125,5 +125,6 @@ def _why_not_up(
         return None
     return (
         NOT_STARTED,
-        pod.message or f"its SideCar on {node} has not started, and no reason has been reported yet",
+        pod.message
+        or f"its SideCar on {node} has not started, and no reason has been reported yet",
     )
