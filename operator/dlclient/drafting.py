@@ -15,7 +15,7 @@ from dlclient.backend import Json
 from dlclient.demands import Demand
 
 USUAL_PROGRESS = (
-    r"(?i)(?:"
+    r"(?i)(?:(?:"
     # step 12, [Iter: 12/100], iteration=12, nanoGPT's iter 12: loss 3.2
     r"(?<!val )(?<!eval )(?<!test )(?<!ation )\b(?:step|iteration|iter)\b[ :=#\[(]{1,3}"
     # A bar of tqdm, Lightning or Hugging Face: 12%|#2        | 12/100 [00:01<00:07]. Not that of a validation or of the
@@ -31,6 +31,8 @@ USUAL_PROGRESS = (
     # Keras: 12/100 [==>...], in version 3 a bar of other characters between commands for colours; a prediction has no loss
     r"|^(?:\x1b\[1m)? *(?=\d+/\d+(?:\x1b\[0m)? (?:\x1b\[\d+m)*(?:\u2501|\[[=>.]).* loss:)"
     r")(?P<iteration>\d+)"
+    # Epoch 3/10, Epoch: [3], of a training that prints no steps; not in a line that has them
+    r"|^\W*(?:train(?:ing)? )?epoch\b[ :=#\[(]{1,3}(?P<epoch>\d+)(?!.*\b(?:step|iteration|iter|batch(?:es)?)\b))"
 )
 """The progress lines of most training scripts and frameworks. Where a line counts within an epoch, so does the number."""
 

@@ -6,6 +6,7 @@ policy fails, every job keeps its GPUs.
 
 import logging
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from dlcontrol.deciding import snapshots
@@ -27,7 +28,7 @@ from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
 from dlcore.model import CauseCode, JobId, Mechanism, Snapshot
 from dlcore.placement.limits import NamespaceLimits
-from dlcore.planning import Plan, Step, Stop
+from dlcore.planning import Plan, Step, Stop, Wait
 from dlcore.profiles import Costs
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,10 @@ class _Decided:
     wake_at: float = float("inf")
     policy_state: object = None
     worths: Mapping[JobId, float] = field(default_factory=dict)
+    there: AbstractSet[JobId] = frozenset()
+    """The jobs that had not ended."""
+    ended: AbstractSet[JobId] = frozenset()
+    """Jobs that have ended since, and that messages of waiting jobs may name."""
     is_first: bool = True
     """The policy must still take over its state from an earlier controller."""
     is_unfinished: bool = False
@@ -194,11 +199,25 @@ class Scheduler:
                 self._learning.keep_policy_state(name, plan.policy_state)
                 plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
+                told = replace(
+                    plan, steps=(*plan.steps, *self._renew_waits(plan, snapshot, scene=scene))
+                )
                 statuses = snapshots.statuses_of(
-                    plan, snapshot, scene=scene, policy=self._options.policy
+                    told, snapshot, scene=scene, policy=self._options.policy
                 )
                 return Decision(statuses, plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")
+
+    def _renew_waits(self, plan: Plan, snapshot: Snapshot, *, scene: Scene) -> tuple[Wait, ...]:
+        """Find the jobs that wait on with another message, because theirs names a job that has ended."""
+        last = self._last
+        there = {job for job, entry in scene.entries.items() if not entry.status.is_final}
+        last.ended = (last.ended | (last.there or scene.entries.keys())) - there
+        last.there = there
+        outdated = snapshots.find_outdated(plan, snapshot, scene=scene, ended=last.ended)
+        if len(outdated) < snapshots.MOST_RENEWED:
+            last.ended = set()
+        return outdated
 
     def _take_batch(self, plan: Plan) -> Plan:
         """Return one batch of a plan; the next cycle decides the rest again."""

@@ -1,7 +1,7 @@
 """Names of the resource, labels, annotations, ConfigMaps and the field manager."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 GROUP: Final = "dljob.io"
@@ -82,6 +82,12 @@ def max_priority_of(namespace: Mapping[str, Any]) -> int | None:
     """Return the highest priority that the annotation of a namespace grants; what is no number grants nothing."""
     written = (namespace["metadata"].get("annotations") or {}).get(MAX_PRIORITY, "")
     return int(written) if re.fullmatch(r"-?\d{1,10}", written) else None
+
+
+def priorities_of(namespaces: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the highest priorities that the annotations of these namespaces grant."""
+    granted = {each["metadata"]["name"]: max_priority_of(each) for each in namespaces}
+    return {name: highest for name, highest in granted.items() if highest is not None}
 
 
 def holds_of(namespace: Mapping[str, Any], home: str) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Machine:
         entry = self._registry.entries[key.job]
         for booking in entry.status.pods:
             if booking.node == key.node:
-                message = f"the pod on {key.node} was removed: {because}"
+                message = f"its SideCar on {key.node} was killed: {because}"
                 self._events.add(key.job, "PodRemoved", message, warning=True)
                 # Within this transaction no other controller can begin and take the pod over.
                 with self._keeping(), self._registry.leading():

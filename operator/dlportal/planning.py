@@ -19,7 +19,9 @@ def plan_here(sent: JsonObject) -> JsonObject:
     jobs, now, learned = sent["jobs"], sent["at"], sent["learned"]
 
     def plan() -> list[JsonObject]:
-        planner = Planner(sent["settings"], told=sent["gpus"], learned=learned, now=now)
+        planner = Planner(
+            sent["settings"], told=sent["gpus"], learned=learned, granted=sent["granted"], now=now
+        )
         return planner.plan(created.items, jobs, nodes=sent["nodes"])
 
     return show_plan(show(created, jobs, plan=plan, learned=learned, now=now))

@@ -184,6 +184,8 @@ class Training:
     """A Unix socket at which the training may post its progress over HTTP; empty for none."""
     iterations: int = field(default=0, metadata=wire(Whole()))
     """The total number of iterations; 0 if unknown."""
+    iterations_per_epoch: int = field(default=0, metadata=wire(Whole()))
+    """The iterations per epoch, if the training may report epochs alone; 0 if those do not count."""
     samples_per_iteration: int = field(default=0, metadata=wire(Whole()))
     """The samples or tokens per iteration, if the training reports those; 0 if unknown."""
     stall_seconds: float = field(default=600.0, metadata=wire(SECONDS))

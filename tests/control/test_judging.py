@@ -505,7 +505,7 @@ def test_a_job_whose_pod_ends_before_it_was_used_gives_its_gpus_back_and_waits()
     assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
     assert said.status.retry_at == NOW + 10
     assert said.status.message == (
-        "its pod on n0 ended before it could be used: the node has no disk left;"
+        "its SideCar on n0 ended before it could be used: the node has no disk left;"
         " it is tried again in 10 s"
     )
     assert reasons(said) == ["NotInitialized"]
@@ -522,7 +522,7 @@ def test_a_job_whose_pods_take_too_long_gives_its_gpus_back_and_waits():
     assert judged(waits).placement is not None
     said = judged(alone(pending, phase=Phase.INITIALIZED, booked_at=NOW - 901))
     assert (said.placement, said.setbacks) == (None, 1)
-    assert "its pod on n0 does not come up: ImagePullBackOff" in said.message
+    assert "its SideCar on n0 does not start: ImagePullBackOff" in said.message
 
 
 def test_what_does_not_start_because_its_node_is_not_ready_goes_elsewhere_soon():

@@ -17,6 +17,7 @@ from dlcontrol.reporting.reports import find_waits
 from dlcontrol.scheduling import Options
 from dlcontrol.situation.ports import Fenced
 from dlcontrol.situation.status import ConditionType
+from dlcore import policies
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, Checkpoint, JobId, NodeName, Phase
@@ -391,6 +392,27 @@ def test_a_policy_that_fails_ends_nothing_and_those_who_wait_are_told():
         policy.raises.clear()
         government.world.run(40.0)
         assert has_begun(government, late)
+
+
+def test_who_waits_on_is_told_again_when_a_job_that_was_named_has_ended():
+    fifo = policies.make("fifo")
+    with governed({"n0": 2, "n1": 2}, fifo) as government:
+        first, second = (submit(government, name, options=(2,)) for name in ("first", "second"))
+        government.begin()
+        government.world.run(20.0)
+        assert has_begun(government, first, second)
+        wide = submit(government, "wide", options=(4,))
+        government.world.run(20.0)
+        before = status(government, wide)
+        assert "first" in before.message
+        government.world.cancel(first)
+        government.world.run(40.0)
+        after = status(government, wide)
+        assert (after.phase, after.cause) == (Phase.QUEUED, before.cause)
+        assert "first" not in after.message
+        assert after.condition(ConditionType.SCHEDULED).message == after.message
+        # The reason is the one that users know already.
+        assert len([reason for reason, _ in told(government, wide) if reason == "Waiting"]) == 1
 
 
 def test_what_is_recorded_about_one_job_stops_no_other():

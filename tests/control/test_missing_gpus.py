@@ -51,13 +51,13 @@ def test_what_vanishes_from_a_container_is_given_to_nobody_until_that_container_
     missing = MissingGpus()
     assert out(missing, scene_of(training(*WELL))) == {}
     told = out(missing, scene_of(training(*LOST)))
-    assert told == {1: f"it vanished from a container on its node: {CLOSED}"}
+    assert told == {1: f"it vanished from a SideCar on its node: {CLOSED}"}
     assert out(missing, EMPTY) == {}, "a new container may see it"
 
 
 def test_what_a_new_container_does_not_see_stays_out_until_one_does():
     missing = MissingGpus()
-    why = f"a new container on its node does not see it: {CLOSED}"
+    why = f"a new SideCar on its node does not see it: {CLOSED}"
     assert out(missing, scene_of(training(*LOST))) == {1: why}
     assert out(missing, EMPTY) == {1: why}
     assert out(missing, scene_of(training(*WELL, incarnation="y"))) == {}
@@ -104,7 +104,7 @@ def test_names_that_the_driver_does_not_know_are_missing():
         run(3, 0, 1), StartFailed(1, Problem("UnknownGPUs", "this machine has no GPU 1"))
     )
     state = replace(failed, gpus=(WELL[0],))
-    why = "a new container on its node does not see it: this machine has no GPU 1"
+    why = "a new SideCar on its node does not see it: this machine has no GPU 1"
     assert out(MissingGpus(), scene_of(state, uuids=("", ""))) == {1: why}
 
 
@@ -139,7 +139,7 @@ def test_who_cannot_train_for_it_gets_new_pods_and_it_is_not_held_against_him(st
     assert (status.placement, status.failures, status.setbacks) == (None, 0, 1)
     (news,) = [each for each in verdict.news if each.reason == "GPUsVanished"]
     assert news.warning
-    assert "its container cannot use GPU n0/" in news.message
+    assert "its processes cannot use GPU n0/" in news.message
 
 
 # --- names ----------------------------------------------------------------------------------

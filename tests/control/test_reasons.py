@@ -121,12 +121,12 @@ def test_a_job_that_crashed_and_lost_its_gpus():
 
 
 OBSTACLES: dict[str, tuple[tuple[JobPod, ...], str]] = {
-    "no pod yet": ((), "its pod on n1 is about to be created"),
+    "no pod yet": ((), "its SideCar on n1 is about to be started"),
     "a pod that comes": (
         (job_pod("job", phase=PodPhase.PENDING, reason="Pulling", message="an image"),),
-        "its pod on n1 is pending (Pulling: an image)",
+        "its SideCar on n1 is pending (Pulling: an image)",
     ),
-    "a pod that is lost": ((job_pod("job", phase=PodPhase.LOST),), "its pod on n1 is lost"),
+    "a pod that is lost": ((job_pod("job", phase=PodPhase.LOST),), "its SideCar on n1 is lost"),
     "a SideCar that is silent": (
         (job_pod("job", reachable=False, contact_problem="connection refused"),),
         "its SideCar on n1 does not answer (connection refused)",

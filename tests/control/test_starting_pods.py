@@ -96,7 +96,7 @@ TOLD_BEFORE = Condition(
     ConditionType.INITIALIZED,
     status=False,
     reason=NOT_STARTED,
-    message="its pod on n9 has not started, and no reason has been reported yet",
+    message="its SideCar on n9 has not started, and no reason has been reported yet",
     since=NOW - 50,
 )
 

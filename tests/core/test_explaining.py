@@ -143,7 +143,7 @@ def test_who_stands_behind_hears_what_the_one_ahead_needs():
         "waits: another job is ahead of it in the queue; needs 8 GPUs; 7 are free, and 1 more when job-1 ends"
     )
     gone = wait(CauseCode.BEHIND, pending("new", 1), ahead="gone")
-    assert gone.startswith("waits: gone is ahead of it in the queue; needs 1 GPU; ")
+    assert gone.startswith("waits: another job is ahead of it in the queue; needs 1 GPU; ")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,19 @@ def test_speeds_are_those_of_profiles_that_are_given(played):
     assert score["ends"][0]["ends_in_s"] == pytest.approx(10.0)
 
 
+def test_a_job_ends_when_the_lists_say_it_does(played):
+    fast = Profile(JobType("resnet"), {Shape(2, 1): Speed(100.0)}, costs=Costs())
+    (played.folder / "known.json").write_text(to_json(profilefile.render_all([fast])))
+    # Nothing saves its work, so it keeps its GPUs although the other job would be done at once.
+    played.submit("a", gpus={"options": [1, 2]}, checkpoint=None)
+    played.submit("b", gpus={"options": [4]}, training={"iterations": 10})
+    played.do("give", "a", {"n1": (0, 1)}, iteration=100, speed=2.0)
+    (score,) = played("simulate", "--live", "--profiles", "known.json", "-o", "json").data
+    shown = played("get", "a", "-o", "json").data["status"]["progress"]["etaSeconds"]
+    assert score["ends"][0]["gpus"] == 2
+    assert score["ends"][0]["ends_in_s"] == pytest.approx(shown, abs=3.0)
+
+
 def test_a_job_of_unknown_length_trains_as_long_again_as_it_has(played):
     spec = {"gpus": {"options": [4]}, "training": {"target": {"metric": "top5", "value": 0.9}}}
     spec["progress"] = {"log": r"step (?P<iteration>\d+) top5=(?P<top5>\S+)"}

@@ -137,6 +137,20 @@ def test_the_usual_lines_tell_the_progress():
         assert (found and found["iteration"]) == step
 
 
+def test_epochs_are_found_in_lines_without_steps():
+    for line, epoch in (
+        ("Epoch 2/5", "2"),
+        ("epoch 3/10 loss 0.5", "3"),
+        ("[Epoch: 4] train loss: 0.41", "4"),
+        ("Epoch [5/10], Loss: 0.21", "5"),
+        ("Epoch 3, step 12: loss 0.5", None),
+        ("Epoch 1:  40%|####      | 376/938 [00:04<00:06, 87.1it/s, v_num=3]", None),
+        ("| end of epoch   1 | time: 41.02s | valid loss  5.52", None),
+    ):
+        found = re.search(USUAL_PROGRESS, line)
+        assert (found and found["epoch"]) == epoch
+
+
 def test_what_is_wrong_is_told_by_field(played):
     result = played("run", "--name", "Not A Name", "--", "true")
     assert (result.status, result.stderr.startswith("dljob: run: metadata.name:")) == (1, True)

@@ -366,7 +366,7 @@ def test_a_cancelled_job_is_on_its_way_out_and_not_changed_any_more(ask, up):
     assert ask("DELETE", "/v1/jobs/a").status == 202
     assert ask("DELETE", "/v1/jobs/a").status == 202
     shown = ask.get("/v1/jobs/a")
-    assert shown["status"]["message"] == "is cancelled; on n1 its pod is ending"
+    assert shown["status"]["message"] == "is cancelled; on n1 its processes are ending"
     assert shown["status"]["cancelled"] is True
     shown["spec"]["priority"] = 5
     assert ask("PUT", "/v1/jobs/a", shown).status == 409

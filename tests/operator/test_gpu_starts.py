@@ -85,7 +85,7 @@ def test_a_gpu_that_dies_between_two_starts_hands_no_neighbours_gpu_to_a_job(sta
         submit(stage, "late", 1)
         stage.wait(lambda: any(reason == "GPUsVanished" for reason, _ in stage.events("late")))
         # The containers of the others have it open, and say nothing of what a new one gets.
-        stage.wait(lambda: "a new container on its node does not see" in why_out(stage, A, "1"))
+        stage.wait(lambda: "a new SideCar on its node does not see" in why_out(stage, A, "1"))
 
         # The node has fewer GPUs than before: those that are left keep their numbers and their jobs.
         relabel(stage.api, 2)

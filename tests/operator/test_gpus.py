@@ -93,9 +93,9 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: stage.kubelets.trainings(former))
     say(stage, former, "lost-0")
     stage.wait(lambda: troubles(stage, "wide") == "GPUsVanished")
-    assert f"GPU {other}/0 gets no jobs: it vanished from a container" in said(operator)
+    assert f"GPU {other}/0 gets no jobs: it vanished from a SideCar" in said(operator)
     assert (stage.phase("wide"), pod_of(stage, "wide")) == ("Running", former)
-    stage.wait(lambda: "it vanished from a container" in why_out(stage, other, "0"))
+    stage.wait(lambda: "it vanished from a SideCar" in why_out(stage, other, "0"))
 
     # When it cannot go on, a new container brings it back; that is not held against the job.
     for pid in stage.kubelets.trainings(former):

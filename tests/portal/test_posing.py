@@ -104,6 +104,7 @@ def plan(newcomer, *jobs, learned=None, **settings):
         "settings": planned.FakeOperator(**settings).settings(),
         "gpus": {},
         "learned": learned or {},
+        "granted": {},
     }
     created = Created([newcomer], ["of this test"])
     game = pose_plan(created, jobs=jobs, premises=premises)

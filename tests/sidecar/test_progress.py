@@ -8,7 +8,14 @@ from itertools import product
 import pytest
 
 from dlsidecar.observing.matching import match_lines
-from dlsidecar.observing.progress import Meter, NotProgress, in_iterations, parse_groups, parse_line
+from dlsidecar.observing.progress import (
+    Epochs,
+    Meter,
+    NotProgress,
+    in_iterations,
+    parse_groups,
+    parse_line,
+)
 from dlwire import codec
 from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Post, Progress
@@ -38,6 +45,17 @@ def test_the_speed_forgets_the_restart():
     meter.observe(101.0, Post(iteration=40))
     run_steadily(meter, begin=121.0, count=20, speed=8.0, first=41)
     assert meter.iterations_per_second == pytest.approx(8.0)
+
+
+def test_epochs_count_where_the_training_reports_no_iterations():
+    epochs = Epochs(100)
+    told = [epochs.in_iterations(Post(epoch=each)).iteration for each in (1.0, 1.0, 2.0, 2.5)]
+    assert told == [None, None, 200, 250]
+    assert Epochs(0).in_iterations(Post(epoch=2.0)) == Post(epoch=2.0)
+    # The epoch before its steps is no number of them.
+    both = Epochs(100)
+    posts = [Post(epoch=1.0), Post(iteration=12), Post(epoch=2.0), Post(epoch=3.0)]
+    assert [both.in_iterations(each) for each in posts] == posts
 
 
 def test_a_pause_for_a_checkpoint_hardly_matters():

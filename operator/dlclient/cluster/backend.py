@@ -134,9 +134,17 @@ class ClusterBackend:
         jobs, sees_all_jobs = self._find_holders(f"so {planned.UNKNOWN}")
         now = time.time()
         nodes = self._read_nodes(f"so {planned.UNKNOWN}") if sees_all_jobs else None
+        granted = self._read_grants() if nodes is not None else {}
 
         def plan() -> list[Json]:
-            return planned.plan(created.items, jobs, nodes=nodes, operator=self._operator, now=now)
+            return planned.plan(
+                created.items,
+                jobs,
+                nodes=nodes,
+                granted=granted,
+                operator=self._operator,
+                now=now,
+            )
 
         learned = self._operator.learned() if nodes is not None else {}
         return planned.show(created, jobs, plan=plan, learned=learned, now=now, home=self.home)
@@ -150,6 +158,7 @@ class ClusterBackend:
             "settings": self.list_settings(),
             "gpus": self._operator.known_gpus(),
             "learned": self._operator.learned(),
+            "granted": self._read_grants(),
         }
 
     def explain(self, name: str, *, with_outages: bool = True) -> Json:
@@ -231,6 +240,14 @@ class ClusterBackend:
             lambda: self._asker.ask_plainly(lambda api: api.list(NODES)), then
         )
         return None if found is None else found.items
+
+    def _read_grants(self) -> dict[str, int]:
+        """Return the highest priorities that annotations of namespaces grant."""
+        found = self._unless_forbidden(
+            lambda: self._asker.ask_plainly(lambda api: api.list(NAMESPACES)),
+            "so the plan knows no priority that the annotation of a namespace grants",
+        )
+        return names.priorities_of(found.items if found is not None else ())
 
     def _find_holders(self, then: str = "") -> tuple[list[Json], bool]:
         """List all visible jobs; return whether these are all jobs."""

@@ -107,6 +107,9 @@ def describe_training(job: Job, *, memory_folder: str = "") -> Training:
         progress_log=progress.log,
         progress_file="" if progress.log else progress.file,
         iterations=job.training.iterations or 0,
+        # Of a job of unknown length, an epoch counts as an iteration.
+        iterations_per_epoch=job.training.iterations_per_epoch
+        or (0 if job.training.iterations else 1),
         samples_per_iteration=progress.samples_per_iteration or 0,
         stall_seconds=progress.stall_seconds,
     )

@@ -5,9 +5,12 @@ are still physically held, with one exception: this module marks a GPU as unavai
 reason, if a pod without an answering SideCar may hold it.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import inf
+from typing import Final
 
 from dlcontrol.gpus.marking import marked
 from dlcontrol.judging.checkpoints import keeps_first, risked_from, unsaved_from
@@ -248,6 +251,28 @@ def correct_waits(plan: Plan, snapshot: Snapshot, *, scene: Scene) -> Plan:
 
 
 _TOO_LARGE = frozenset({CauseCode.TOO_LARGE, CauseCode.POD_FITS_NOWHERE})
+
+
+MOST_RENEWED: Final = 16
+"""The number of outdated messages that one decision renews, because each costs a write."""
+
+_NAMES: Final = re.compile(r"[\w/-]+(?:\.[\w-]+)*")
+
+
+def find_outdated(
+    plan: Plan, snapshot: Snapshot, *, scene: Scene, ended: Collection[JobId]
+) -> tuple[Wait, ...]:
+    """Find the first jobs that go on waiting with a message that names a job which has ended."""
+    if not ended:
+        return ()
+    decided = {step.job for step in plan.steps}
+    outdated = (
+        Wait(state.id, state.waiting)
+        for state in snapshot.pending
+        if state.waiting is not None and state.id not in decided
+        if any(name in ended for name in _NAMES.findall(scene.entries[state.id].status.message))
+    )
+    return tuple(islice(outdated, MOST_RENEWED))
 
 
 def statuses_of(

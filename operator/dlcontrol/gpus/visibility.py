@@ -95,9 +95,9 @@ class MissingGpus:
             for ref in believed & view.missing.keys():
                 why = view.missing[ref]
                 if ref in view.ever_seen:
-                    self._lost[ref] = f"it vanished from a container on its node: {why}"
+                    self._lost[ref] = f"it vanished from a SideCar on its node: {why}"
                 elif _is_the_nodes(scene, view.job):
-                    told = f"a new container on its node does not see it: {why}"
+                    told = f"a new SideCar on its node does not see it: {why}"
                     known = self._absences.get(ref)
                     since = max(view.since, known.since) if known is not None else view.since
                     self._absences[ref] = _Absence(told, since)

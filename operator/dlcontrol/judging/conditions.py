@@ -50,8 +50,8 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
 def say_untrusted(job_pods: Iterable[JobPod]) -> str:
     """Return a sentence about the pods that are ended because their SideCars are not trusted."""
     return "; ".join(
-        f"the SideCar on {job_pod.key.node} (pod {job_pod.booking.serial} of the job) is not trusted, so"
-        f" its pod is ended: {job_pod.untrusted}"
+        f"the SideCar on {job_pod.key.node} (number {job_pod.booking.serial} of the job) is not trusted, so"
+        f" it is ended: {job_pod.untrusted}"
         for job_pod in job_pods
     )
 
@@ -70,7 +70,7 @@ def tell_of_pods(
     needed = [there.get(node) for node in status.placement.nodes]
     if all(job_pod is not None and _is_heard(job_pod, now - quiet) for job_pod in needed):
         condition = Condition(
-            ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its pods are up"
+            ConditionType.INITIALIZED, status=True, reason="PodsUp", message="its SideCars answer"
         )
         return status.with_condition(condition, now)
     unheard = [
@@ -119,11 +119,12 @@ def _why_not_up(
         reason = "CertificateExpired" if job_pod.contact.outdated else "SideCarSilent"
         return reason, f"its SideCar on {node} cannot be reached: {problem}"
     if pod.reason:
-        return pod.reason, pod.message or f"its pod on {node} is not up: {pod.reason}"
+        return pod.reason, pod.message or f"its SideCar on {node} is not up: {pod.reason}"
     since = booked_at if job_pod.fresh else job_pod.contact.since
     if since > patient_until:
         return None
     return (
         NOT_STARTED,
-        pod.message or f"its pod on {node} has not started, and no reason has been reported yet",
+        pod.message
+        or f"its SideCar on {node} has not started, and no reason has been reported yet",
     )

@@ -16,7 +16,7 @@ class Loss(NamedTuple):
     """The reason of a loss, for people, and its consequences."""
 
     reason: str = "Restarted"
-    what: str = "a container of it was restarted"
+    what: str = "one of its SideCars was started again"
     fault: bool = False
     """The loss counts as a failure of the job."""
     keeps: bool = True
@@ -42,7 +42,7 @@ def explain_loss(
     reason = first.reason if first.fault or lost[0].has_ended else Loss().reason
     return Loss(
         reason,
-        first.message or f"its pod on {first.key.node} is gone ({first.reason})",
+        first.message or f"its SideCar on {first.key.node} is gone ({first.reason})",
         fault=first.fault,
         keeps=all(_may_return(scene, job_pod, placement=placement) for job_pod in lost),
     )

@@ -106,7 +106,7 @@ class Outlook:
             for node, job_pod in self._scene.pods_of(entry.job.id).items()
             if job_pod.pod.phase is not PodPhase.ENDED
         ]
-        return f"; on {' and '.join(nodes)} its pod is ending" if nodes else ""
+        return f"; on {' and '.join(nodes)} its processes are ending" if nodes else ""
 
     # --- with GPUs
 
@@ -144,13 +144,13 @@ class Outlook:
         for node in placement.nodes:
             job_pod = job_pods.get(node)
             if job_pod is None:
-                yield f"its pod on {node} is about to be created"
+                yield f"its SideCar on {node} is about to be started"
             elif job_pod.pod.phase is not PodPhase.UP:
                 reason = ": ".join(
                     part for part in (job_pod.pod.reason, job_pod.pod.message) if part
                 )
                 known = f" ({reason})" if reason else ""
-                yield f"its pod on {node} is {job_pod.pod.phase.value.lower()}{known}"
+                yield f"its SideCar on {node} is {job_pod.pod.phase.value.lower()}{known}"
             elif not job_pod.contact.reachable:
                 yield f"its SideCar on {node} does not answer{_quoted(job_pod.contact.problem)}"
 
@@ -184,7 +184,7 @@ class Outlook:
                 yield f"{what}; it starts without them in {left:.0f} s at most"
         yield from map(_ending, former)
         if not is_ready(scene, entry.job.id):
-            yield "its pods are getting ready"
+            yield "its SideCars are getting ready"
 
 
 def _aside(entry: Entry) -> Condition | None:

@@ -32,6 +32,8 @@ def sentence_for_wait(
     snapshot: Snapshot, state: JobState, *, cause: Cause, worths: Worths = UNSAID
 ) -> str:
     """Return why a job waits, with the numbers of this snapshot and the policy's worths."""
+    if cause.job is not None and _find(snapshot, cause.job) is None:
+        cause = cause._replace(job=None)  # The other job has ended since.
     write = _WAITS.get(cause.code)
     reason = write(snapshot, state, cause) if write else _REASONS[cause.code](cause)
     if cause.code in _WEIGHED:

@@ -276,7 +276,7 @@ def _hopeless(path: Path, why: str, *, found: Found) -> str:
     other = f"{name} as well ({found.damage})" if found.exists else f"{name} is gone"
     return (
         f"{path}: {why}, and {other}; put copies of both back, or move both away: then the list begins"
-        " empty, and pods that live keep their GPUs"
+        " empty, and jobs that live keep their GPUs"
     )
 
 

@@ -25,7 +25,7 @@ from dlwire.messages import Run, State
 _POD = re.compile(r"([0-9]{4,9})-([a-z0-9][a-z0-9.-]{0,252})", re.ASCII)
 _JOB = re.compile(r"[a-z0-9][a-z0-9.-]*(__[a-z0-9][a-z0-9.-]*)?", re.ASCII)
 
-LOST = "the list of jobs lost it, and its pod still runs; cancel it, and submit it again"
+LOST = "the list of jobs lost it, and it still runs; cancel it, and submit it again"
 
 
 class Unlisted(NamedTuple):

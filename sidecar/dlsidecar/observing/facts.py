@@ -90,6 +90,7 @@ class Observer:
         self._loop = asyncio.get_running_loop()
         self._clock = time.monotonic
         self._meter = progress.Meter(stall_seconds=training.stall_seconds)
+        self._epochs = progress.Epochs(training.iterations_per_epoch)
         self.reported = Problems(changed)
         self._gpus: tuple[Gpu, ...] = ()
         self._shortages = ShortageWatch(self.reported, log_file=training.log_file)
@@ -128,9 +129,8 @@ class Observer:
         return self.reported.all()[:MOST_PROBLEMS]
 
     def post(self, post: Post) -> None:
-        post = progress.in_iterations(post, self._training.samples_per_iteration)
         is_first = not self._meter.has_observed
-        self._meter.observe(self._clock(), post)
+        self._meter.observe(self._clock(), self._in_iterations(post))
         if is_first:
             # The first report shows how long the start took; later reports can wait.
             self._changed()
@@ -157,11 +157,15 @@ class Observer:
         """Take the groups of a matched line; a late line belongs to the previous start."""
         post = progress.parse_groups(groups)
         if is_late:
-            self._meter.recall(progress.in_iterations(post, self._training.samples_per_iteration))
+            self._meter.recall(self._in_iterations(post))
         else:
             self._unmatched = ""
             self.reported.solve("ProgressNotMatched")
             self.post(post)
+
+    def _in_iterations(self, post: Post) -> Post:
+        post = progress.in_iterations(post, self._training.samples_per_iteration)
+        return self._epochs.in_iterations(post)
 
     def take_unmatched(self, line: str, *, is_late: bool) -> None:
         if not is_late:

@@ -73,6 +73,30 @@ def in_iterations(post: Post, amount: int) -> Post:
     return replace(post, iteration=int(told // amount), metrics=numbers)
 
 
+class Epochs:
+    """
+    Counts epochs as iterations where a training reports no iterations, once an epoch has passed without any.
+
+    Most trainings print the number of an epoch before the steps in it.
+    """
+
+    def __init__(self, length: int) -> None:
+        """``length`` is the number of iterations of an epoch; 0 if unknown, and then epochs do not count."""
+        self._length = length
+        self._latest: float | None = None
+        self._has_iterations = False
+
+    def in_iterations(self, post: Post) -> Post:
+        self._has_iterations = self._has_iterations or post.iteration is not None
+        if post.epoch is None or self._has_iterations:
+            return post
+        has_passed = self._latest not in (None, post.epoch)
+        self._latest = post.epoch
+        if not (has_passed and self._length):
+            return post
+        return replace(post, iteration=int(min(post.epoch * self._length, LARGEST_WHOLE)))
+
+
 def to_number(value: object) -> float | None:
     if isinstance(value, bool):
         return None

@@ -66,8 +66,11 @@ def running(name, *gpus, done=0, **spec):
     return job(name, status=status, **spec)
 
 
-def plan(newcomers, jobs=(), *, nodes=(NODE,), operator=None):
-    return planned.plan(newcomers, jobs, nodes=nodes, operator=operator or FakeOperator(), now=NOW)
+def plan(newcomers, jobs=(), *, nodes=(NODE,), granted=None, operator=None):
+    operator = operator or FakeOperator()
+    return planned.plan(
+        newcomers, jobs, nodes=nodes, granted=granted or {}, operator=operator, now=NOW
+    )
 
 
 def test_a_job_starts_on_free_gpus_of_the_pool():
@@ -156,6 +159,13 @@ def test_gpus_that_the_operator_leaves_out_and_limits_of_namespaces_count():
     assert effect["new"]["nodes"] == [{"name": "n1", "gpuIds": [2, 3]}]
     limited = FakeOperator(**{"limits.maxGpus": {"ns": 1}})
     assert plan([job("new")], operator=limited)[0]["step"] == "wait"
+
+
+def test_a_priority_that_a_namespace_is_granted_counts():
+    closed = FakeOperator(**{"limits.maxPriority": {"*": 0}})
+    proud = job("new", priority=10)
+    assert "its priority is 10" in plan([proud], operator=closed)[0]["message"]
+    assert plan([proud], granted={"ns": 10}, operator=closed)[0]["step"] == "start"
 
 
 def test_jobs_that_the_operator_leaves_alone_do_not_count():

@@ -73,6 +73,7 @@ def plan(
     jobs: Sequence[Json],
     *,
     nodes: Sequence[Json] | None,
+    granted: Mapping[str, int],
     operator: Operator,
     now: float,
 ) -> list[Json]:
@@ -88,7 +89,8 @@ def plan(
         settings = operator.settings()
     except BackendError as error:
         raise CannotPlan(f"{error}; {UNKNOWN}") from error
-    planner = Planner(settings, told=operator.known_gpus(), learned=operator.learned(), now=now)
+    told, learned = operator.known_gpus(), operator.learned()
+    planner = Planner(settings, told=told, learned=learned, granted=granted, now=now)
     return planner.plan(newcomers, jobs, nodes=nodes)
 
 
@@ -127,9 +129,14 @@ class Planner:
         *,
         told: Mapping[str, Any],
         learned: Mapping[str, Any],
+        granted: Mapping[str, int],
         now: float,
     ) -> None:
-        """The operator publishes the facts about GPUs in ``told``, and in ``learned`` its profiles and the policy's state."""
+        """
+        The operator publishes the facts about GPUs in ``told``, and in ``learned`` its profiles and the policy's state.
+
+        ``granted`` has the highest priorities that annotations of namespaces grant.
+        """
         loaded = _read_settings(settings)
         self._options = Options.of(loaded, _read_policy(loaded.policy))
         self._watched = frozenset(
@@ -137,6 +144,7 @@ class Planner:
         )
         self._pool, self._told, self._now = read_pool(settings), told, now
         self._learned = learned
+        self._limits = self._options.limits.granting(granted)
         self._profiles = {profile.type: profile for profile in read_profiles(learned)}
 
     def plan(
@@ -201,7 +209,7 @@ class Planner:
             costs=self._options.costs,
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
-            limits=self._options.limits,
+            limits=self._limits,
             policy_state=self._read_policy_state(),
         )
 

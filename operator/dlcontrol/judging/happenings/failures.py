@@ -55,7 +55,7 @@ def find_lost_gpus(case: Case) -> Happening | None:
                 Then.RESTART,
                 status,
                 reason="GPUsVanished",
-                message=f"its container cannot use GPU {ref}: {missing[ref]}",
+                message=f"its processes cannot use GPU {ref}: {missing[ref]}",
                 keeps=False,
             )
     return None

@@ -19,7 +19,7 @@ def find_lost_pod(case: Case) -> Happening | None:
     status = case.broken_status() if len(case.started) > 1 else case.status
     where = ", ".join(sorted(pod.key.node for pod in lost))
     message = (
-        f"waits: its pod on {where} does not answer; it restarts once it is proven that"
+        f"waits: its SideCar on {where} does not answer; it restarts once it is proven that"
         " no process of it is left there"
     )
     return Happening(Then.WAIT, status, reason="PodLost", message=message)
@@ -37,8 +37,8 @@ def find_failed_start(case: Case) -> Happening | None:
     if pod is None:
         return None
     why = pod.message or pod.reason
-    how = "ended before it could be used" if ended else "does not come up"
-    message = f"its pod on {pod.key.node} {how}{f': {why}' if why else ''}"
+    how = "ended before it could be used" if ended else "does not start"
+    message = f"its SideCar on {pod.key.node} {how}{f': {why}' if why else ''}"
     reason, times = pod.reason or "NotInitialized", case.status.setbacks
     condition = _not_initialized(reason, message)
     then = Then.RESTART

@@ -99,7 +99,7 @@ def _read_policy(text: str) -> str:
 @click.option(
     "--mechanism",
     type=click.Choice([each.value for each in Mechanism]),
-    help="How GPUs change hands: the process restarts in its pod, or the pods are created again.",
+    help="How GPUs change hands: the process restarts under its SideCar, or the SideCar is started again too.",
 )
 @click.option("--store", metavar="URL", help="The store of profiles and the history.")
 @click.option("--seed", type=int, help="The seed of policies that draw at random.")

@@ -11,8 +11,9 @@ a cluster are read in the same way:
   as long again as it has trained, an hour on its fewest GPUs at least.
 * **GPUs** that are taken out of use, and those of jobs that are not played, are given to no job.
 * **Speeds and costs** are those of the system's store of profiles, where it can be read, or those that the
-  operator of a cluster publishes, of ``--profiles``, and else the shipped ones. A type of job of which nothing is known has the speed
-  at which such a job trains now, or a curve by lot.
+  operator of a cluster publishes, of ``--profiles``, and else the shipped ones. On the GPUs that it has, a job has the speed at which it
+  trains now, and so the end that ``dljob top`` shows. A type of job of which nothing is known has that speed, or a curve by lot.
+* **Checkpoints** count as they do for the controller: a job keeps its GPUs where nothing saves its work.
 
 CPU, memory, taints and volumes are not in these documents, so every node takes every pod.
 """
@@ -29,6 +30,7 @@ import click
 
 from dlclient.backend import Backend, BackendError, JobList, Json
 from dlclient.local.local_backend import LocalBackend
+from dlcontrol.judging.checkpoints import is_declared, keeps_first
 from dlcontrol.situation import status_documents
 from dlcontrol.situation.status import Status
 from dlcore.documents import jobfile
@@ -259,7 +261,7 @@ class _Reader:
         self._notes += self._known.notes
         table = {**load_shipped(), **known}
         for each in found:
-            table.setdefault(each.job.type, _profile_now(each))
+            table[each.job.type] = _with_speed_now(table.get(each.job.type), each)
         table = {kind: profile for kind, profile in table.items() if profile.speeds}
         speeds = Described(
             table, Pool(load_standard_curves(), ground), ground=ground, seed=self._seed
@@ -297,7 +299,13 @@ class _Reader:
         )
         believed = None if math.isfinite(total) else math.inf
         return TracedJob(
-            job, done + left, believed=believed, standing=standing, noise=noise_of(job)
+            job,
+            done + left,
+            believed=believed,
+            standing=standing,
+            noise=noise_of(job),
+            saves=not keeps_first(job, status, now=self._now),
+            declares=is_declared(job.checkpoint),
         )
 
     def _count_done(self, status: Status) -> float:
@@ -337,12 +345,12 @@ def _read_node(document: Json, played: set[str]) -> Node:
     return Node(NodeName(document["name"]), tuple(gpus), document.get("gpuType", ""))
 
 
-def _profile_now(found: _Found) -> Profile:
-    """Return a profile of the job's type from its present speed."""
-    placement, kind = found.status.placement, found.job.type
-    if placement is None or found.status.speed <= 0.0:
-        return Profile(kind)
-    return Profile(kind, {placement.shape: Speed(found.status.speed)})
+def _with_speed_now(profile: Profile | None, found: _Found) -> Profile:
+    """Return the profile of the job's type with its present speed, by which its expected end is shown too."""
+    known, status = profile or Profile(found.job.type), found.status
+    if status.placement is None or status.speed <= 0.0:
+        return known
+    return replace(known, speeds={**known.speeds, status.placement.shape: Speed(status.speed)})
 
 
 def _find_placement(status: Status, refs: AbstractSet[GpuRef]) -> Placement | None:
