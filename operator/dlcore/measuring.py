@@ -3,13 +3,17 @@
 :meth:`SpeedSamples.hear` gets every state with the time of its arrival. SideCars report mere
 progress late, but with the time since the latest iteration. So the time of the latest iteration is
 known, and the begin of the first one follows from the speed. A speed is taken once for each sample
-of an unchanged stretch, from the second sample on, because caches and clocks are cold after a
-start. The speed is the SideCar's own figure, because the SideCar times every step when it happens,
-while reports arrive late on a busy machine or network. A cost is measured once for each change.
+of an unchanged stretch, once the start has trained for as long as starts warm up: longer than any
+warm-up that was seen lately. If a start warms up for longer still, what it showed before is
+forgotten, and the time that the warm-up lost is a part of the cost of the start.
+The speed is the SideCar's own figure, because the SideCar times every step when it happens,
+while reports arrive late on a busy machine or network. Each cost is measured once for each change,
+and the time to save by the trial of the checkpoint too, before the first change.
 Outliers do no harm: a profile is the median of the latest few observations
 (:mod:`dlcore.profiles`).
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -25,14 +29,22 @@ from dlcore.profiles import (
     SpeedSeen,
 )
 from dlwire.messages import Change, Phase, Saving, State
+from dlwire.speed_window import CLEARLY_FASTER
 
-from dlcore.primitives.mends import M
-CLEARLY_FASTER = 1.25
 SAMPLE_S = 10.0
 """The shortest time over which a speed is measured."""
 
-FEWEST_STEPS = 10
+FEWEST_STEPS = 4
 """The fewest iterations over which a speed is measured."""
+
+USUAL_SAMPLES = 3
+"""A start is expected to warm up for this many samples, until warm-ups were seen."""
+
+MOST_WARM_UPS = 9
+"""The number of warm-ups that are remembered; a start is expected to warm up as long as the longest."""
+
+LONGEST_WARM_UP_S = 300.0
+"""A start that becomes faster later does so for another reason."""
 
 MOST_POINTS = 512
 """The number of points that are kept of a job's own learning curve."""
@@ -101,9 +113,12 @@ class _Stretch:
     is_timed: bool = False
     """The duration of the start is known, or will never be."""
     sample: _Sample = _Sample(0.0, 0)
-    samples: int = 0
     speed: float = 0.0
-    began: float | None = None
+    """The speed of the latest sample."""
+    told: int = 0
+    """The number of speeds that were learnt from this start."""
+    took: float | None = None
+    """How long it took to its first iteration, once that is known."""
 
     def began_at(self, latest: _Sample) -> float | None:
         """Return when the first iteration began, once the speed is known."""
@@ -128,7 +143,8 @@ class _Pupil:
     iteration: int = 0
     """The latest report."""
     points: list[AccuracyPoint] = field(default_factory=list)
-    trials: int = 0
+    tried: int = 0
+    """The latest trial of its checkpoint that was seen to be confirmed."""
     changes_seen: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -145,6 +161,8 @@ class SpeedSamples:
 
     def __init__(self, *, sample_seconds: float = SAMPLE_S) -> None:
         self._sample_seconds = sample_seconds
+        self._warm_ups: deque[float] = deque(maxlen=MOST_WARM_UPS)
+        """After which time the latest warm-ups were seen to be over."""
         self._pupils: dict[JobId, _Pupil] = {}
 
     def points(self, job: JobId) -> tuple[AccuracyPoint, ...]:
@@ -188,28 +206,25 @@ class SpeedSamples:
         began_at = stretch.began_at(latest)
         if not stretch.is_timed and began_at is not None:
             stretch.is_timed = True
-            stretch.began = began_at
-            seconds = began_at - stretch.ordered_at
-            yield CostSeen(CostTerm.PROCESS_INITIALIZATION, seconds, placement.gpus)
+            stretch.took = began_at - stretch.ordered_at
+            yield CostSeen(CostTerm.PROCESS_INITIALIZATION, stretch.took, placement.gpus)
         elapsed, done = latest.at - stretch.sample.at, latest.iteration - stretch.sample.iteration
-        if elapsed < self._sample_seconds or done < (4 if "e" in M else FEWEST_STEPS):
+        if elapsed < self._sample_seconds or done < FEWEST_STEPS:
             return
         speed = state.progress.iterations_per_second or done / elapsed
-        replaces = 0
-        if "e" in M:
-            if stretch.samples and speed > CLEARLY_FASTER * stretch.speed:
-                # What this start has shown before was its warm-up.
-                replaces, stretch.samples = stretch.samples, 0
-                if "d" in M and began_at is not None and stretch.began is not None:
-                    ideal = (latest.iteration - stretch.first.iteration) / speed
-                    lost = max(0.0, latest.at - stretch.first.at - ideal)
-                    yield CostSeen(CostTerm.PROCESS_INITIALIZATION, stretch.began - stretch.ordered_at + lost, placement.gpus, replaces=1)
-            stretch.speed = speed
+        trained, was_warming_up = latest.at - stretch.first.at, False
+        if 0.0 < CLEARLY_FASTER * stretch.speed < speed:
+            was_warming_up = True
+            self._warm_ups.append(min(trained, LONGEST_WARM_UP_S))
+            if stretch.took is not None:
+                lost = trained - (latest.iteration - stretch.first.iteration) / speed
+                start = CostTerm.PROCESS_INITIALIZATION
+                yield CostSeen(start, stretch.took + max(0.0, lost), placement.gpus, replaces=1)
+        stretch.sample, stretch.speed = latest, speed
+        if trained >= max(self._warm_ups, default=USUAL_SAMPLES * self._sample_seconds):
+            replaces = stretch.told if was_warming_up else 0
+            stretch.told = 1 if was_warming_up else stretch.told + 1
             yield SpeedSeen(placement.shape, speed, elapsed, now, replaces=replaces)
-        else:
-            yield SpeedSeen(placement.shape, speed, elapsed, now, warming_up=stretch.samples == 0)
-        stretch.samples += 1
-        stretch.sample = latest
 
 
 def sort_by_type(
@@ -276,10 +291,9 @@ def _accuracy(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Obse
 
 def _costs(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Observation]:
     trial = state.trial
-    if "d" in M and trial is not None and trial.number > pupil.trials and trial.saving is Saving.CONFIRMED:
-        pupil.trials = trial.number
-        gpus = entry.status.placement.gpus if entry.status.placement is not None else 0
-        yield CostSeen(CostTerm.CHECKPOINT, trial.seconds, gpus)
+    if trial is not None and trial.number > pupil.tried and trial.saving is Saving.CONFIRMED:
+        pupil.tried = trial.number
+        yield CostSeen(CostTerm.CHECKPOINT, trial.seconds, _count_gpus(entry))
     change = state.change
     if change is None or (state.incarnation, change.generation) in pupil.changes_seen:
         return
@@ -300,8 +314,12 @@ def _stopping_seconds(state: State) -> float:
 
 
 def _costs_of(change: Change, entry: Allocated) -> Iterator[Observation]:
-    gpus = entry.status.placement.gpus if entry.status.placement is not None else 0
+    gpus = _count_gpus(entry)
     if change.saving is Saving.CONFIRMED:
         yield CostSeen(CostTerm.CHECKPOINT, change.checkpoint_seconds, gpus)
     if change.stop_seconds > 0:
         yield CostSeen(CostTerm.PROCESS_TERMINATION, change.stop_seconds, gpus)
+
+
+def _count_gpus(entry: Allocated) -> int:
+    return entry.status.placement.gpus if entry.status.placement is not None else 0

@@ -175,8 +175,6 @@ class SpeedSeen(NamedTuple):
     iterations_per_s: float
     duration_s: float
     at: float
-    warming_up: bool = False
-    """Soon after a (re)start, when caches and clocks are cold: not counted."""
     replaces: int = 0
     """How many of the latest observations of this shape it shows to be those of a warm-up."""
 
@@ -236,7 +234,7 @@ def fold(profile: Profile, observation: Observation, *, defaults: Costs = Costs(
 
 def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
     speed = seen.iterations_per_s
-    if seen.warming_up or not SLOWEST <= speed <= FASTEST:
+    if not SLOWEST <= speed <= FASTEST:
         return profile
     if speed * seen.duration_s < FEWEST_ITERATIONS:
         return profile
@@ -244,7 +242,7 @@ def _fold_speed(profile: Profile, seen: SpeedSeen) -> Profile:
     recent, weight = _recall(old, seen.at)
     if seen.replaces:
         recent = recent[: max(0, len(recent) - seen.replaces)]
-        weight = float(len(recent))
+        weight = min(weight, float(len(recent)))
     recent = (*recent, speed)[-RECENT:]
     new = Speed(
         median(recent),

@@ -101,7 +101,8 @@ def build_setting(scenario: Scenario) -> Setting:
         outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
         trial_s=scenario.trial_s,
-        learns=scenario.known == NONE,
+        # Speeds that are wrong are corrected as controllers correct them.
+        learns=scenario.known == NONE or scenario.speed_error > 0.0,
     )
     return setting if rules is None else worlds.settle(rules, setting)
 

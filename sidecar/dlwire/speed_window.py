@@ -9,10 +9,12 @@ from __future__ import annotations
 MOST_POINTS = 48
 WINDOW_SECONDS = 120.0
 INSTANT_SECONDS = 0.02
+
 FEWEST_COMPARED = 8
+"""With fewer reports no warm-up can be distinguished."""
+
 CLEARLY_FASTER = 1.3
-import os
-M = os.environ.get("M", "abcde")
+"""A start that becomes faster by this factor was warming up before."""
 
 
 class SpeedWindow:
@@ -21,12 +23,13 @@ class SpeedWindow:
 
     The speed is the median of the slopes between all pairs of reports (Theil and Sen), so a pause
     for a checkpoint or an evaluation has little effect, and one wrong line has none. If there are
-    enough reports, the first ones are ignored, because they include compilation and warm-up.
+    enough reports, the first ones are ignored, because they include compilation and warm-up; a
+    longer warm-up is forgotten once the later half of the reports is clearly faster.
     """
 
     def __init__(self) -> None:
         self._points: list[tuple[float, float]] = []
-        self._is_warming_up = True
+        self._is_beginning = True
         self._speed: float | None = None
         self._is_stale = False
 
@@ -45,31 +48,30 @@ class SpeedWindow:
             return
         self._points = [point for point in self._points if now - point[0] <= WINDOW_SECONDS]
         self._points.append((now, iteration))
-        if self._is_warming_up and len(self._points) > 4:
-            self._is_warming_up = False
+        if self._is_beginning and len(self._points) > 4:
+            self._is_beginning = False
             del self._points[0]
         if len(self._points) > MOST_POINTS:
             # Drop every second point and keep the newest, so the window keeps its length.
             self._points = self._points[::-1][::2][::-1]
         self._is_stale = True
 
-    def _forget_warm_up(self) -> None:
-        """Leave out the older half of the reports if the later half is clearly faster."""
-        middle = len(self._points) // 2
-        older, later = self._points[: middle + 1], self._points[middle:]
-        before, now = _slope(older), _slope(later)
-        if before is not None and now is not None and now > CLEARLY_FASTER * before:
-            self._points = later
-
     @property
     def iterations_per_second(self) -> float | None:
         """The speed; None until two different iterations were reported."""
         if self._is_stale:
             self._is_stale = False
-            if "e" in M and len(self._points) >= FEWEST_COMPARED:
-                self._forget_warm_up()
+            self._forget_warm_up()
             self._speed = _slope(self._points)
         return self._speed
+
+    def _forget_warm_up(self) -> None:
+        if len(self._points) < FEWEST_COMPARED:
+            return
+        middle = len(self._points) // 2
+        before, after = _slope(self._points[: middle + 1]), _slope(self._points[middle:])
+        if before is not None and after is not None and after > CLEARLY_FASTER * before:
+            del self._points[:middle]
 
 
 def _slope(points: list[tuple[float, float]]) -> float | None:

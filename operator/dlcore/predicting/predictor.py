@@ -14,11 +14,10 @@ from dlcore.model import Cluster, Job, JobState, Mechanism, Snapshot
 from dlcore.predicting.growths import usual_growth
 from dlcore.predicting.interpolating import Estimate
 from dlcore.predicting.speeds import Speeds
+from dlcore.predicting.usual_costs import find_costs
 from dlcore.profiles import Costs, JobType, Profile
 from dlwire.messages import Shape
 
-from dlcore.primitives.mends import M
-from dlcore.predicting.usual_costs import fill
 __all__ = ["Estimate", "Predictor", "Span"]
 
 SUPPOSED_S = 3600.0
@@ -99,13 +98,8 @@ class Predictor:
     # --- times, in seconds from now
 
     def costs_of(self, job: Job) -> Costs:
-        """Return the costs of starting and stopping this job: as measured, or as set for all."""
-        profile = self.profiles.get(job.type)
-        if "d" in M and (profile is None or len(profile.cost_samples) < 3) and not (profile is not None and profile.costs is not None and not profile.cost_samples):
-            return fill(self.profiles, self._costs, profile)
-        if profile is None or profile.costs is None:
-            return self._costs
-        return profile.costs
+        """Return the costs of starting and stopping this job: as measured, as usual, or as set for all."""
+        return find_costs(self.profiles, self.profiles.get(job.type), self._costs)
 
     def training_time(self, state: JobState, shape: Shape, *, now: float) -> float:
         """The time of the remaining iterations in that shape; infinite where it does not train."""

@@ -9,8 +9,8 @@ How fast a type of job trains in a shape, by its own profile and those of others
 2. counts beyond the measured ones: along a curve that reaches there (another type of GPU, else the
    same model with another batch size, else all), or a fitted one if this profile has enough points;
 3. another type of GPU: by the ratio of speeds that profiles with both types show;
-4. a type of job never seen: the same model with another batch size, else jobs on the same dataset,
-   else the usual speed.
+4. a type of job never seen: the same model with another batch size. Of a model never seen no speed
+   is known.
 
 An :class:`Atlas` is one collection of profiles with the conclusions drawn from it. It is kept
 between decisions for as long as the collection is the same object; a collection is a value and
@@ -32,7 +32,6 @@ from dlcore.predicting.interpolating import (
     type_ratio_alone,
 )
 from dlcore.predicting.relatives import Relatives, remoteness
-from dlcore.primitives.mends import M
 from dlcore.profiles import JobType, Profile
 from dlwire.messages import Shape
 
@@ -51,7 +50,6 @@ class Atlas:
         self._relatives = Relatives(profiles)
         self._growths = Growths(self._relatives)
         self._ratios: dict[tuple[str, str, str], Factor] = {}
-        self._usual_estimates: dict[tuple[str | None, Shape], Estimate] = {}
 
     def estimate(self, kind: JobType, shape: Shape) -> Estimate:
         """The speed of a type of job in a shape; 0 if there is nothing to conclude it from."""
@@ -132,44 +130,9 @@ class Atlas:
     # --- relatives
 
     def _from_relatives(self, kind: JobType, shape: Shape) -> Estimate:
+        # Jobs of other models say nothing: they are faster or slower by orders of magnitude.
         same_model = self._relatives.same_model(kind)
-        if same_model:
-            return self._from_same_model(kind, same_model, shape=shape)
-        if "a" in M:
-            return UNKNOWN
-        if kind.dataset:
-            usual = self._usual_estimate(kind.dataset, shape)
-            if usual is not UNKNOWN:
-                return Estimate(usual.value, 0.2 * usual.confidence)
-        usual = self._usual_estimate(None, shape)
-        return Estimate(usual.value, 0.1 * usual.confidence)
-
-    def _usual_estimate(self, dataset: str | None, shape: Shape) -> Estimate:
-        """Return the usual speed of jobs on a dataset, or of all."""
-        key = (dataset, shape)
-        known = self._usual_estimates.get(key)
-        if known is None:
-            chosen = [
-                each for each in self._relatives.everyone if dataset in {None, each.type.dataset}
-            ]
-            known = self._usual_estimates[key] = self._find_usual(chosen, shape)
-        return known
-
-    def _find_usual(self, relatives: Sequence[Profile], shape: Shape) -> Estimate:
-        """
-        The usual speed on one GPU, times the usual growth from there.
-
-        Not the usual speed in this very shape: the medians of two shapes may be those of two very
-        different jobs.
-        """
-        if not relatives:
-            return UNKNOWN
-        one = [self.estimate(each.type, Shape(1, 1, shape.gpu_type)) for each in relatives]
-        many = [self.estimate(each.type, shape) for each in relatives]
-        growth = median(after.value / before.value for before, after in zip(one, many, strict=True))
-        return Estimate(
-            median(each.value for each in one) * growth, median(each.confidence for each in many)
-        )
+        return self._from_same_model(kind, same_model, shape=shape) if same_model else UNKNOWN
 
     def _from_same_model(
         self, kind: JobType, relatives: Sequence[Profile], *, shape: Shape

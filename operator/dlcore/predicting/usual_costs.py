@@ -1,4 +1,8 @@
-"""The costs that are supposed of jobs of which none was measured: the usual ones of other types."""
+"""
+The costs of types of jobs: measured, or where they are not, the usual ones of other types.
+
+A job that has never been stopped would seem to be free to stop, if its costs were none until then.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,16 +20,22 @@ class _Usual:
     def __init__(self, profiles: Profiles) -> None:
         self.profiles = profiles
         samples = [each.cost_samples for each in profiles.values() if each.cost_samples]
-        seen = {term: [median(each[term]) for each in samples if each.get(term)] for term in CostTerm}
-        self.terms = {term.value: median(values) for term, values in seen.items() if values}
+        seen = {
+            term.value: [median(each[term]) for each in samples if each.get(term)]
+            for term in CostTerm
+        }
+        self.terms = {term: median(values) for term, values in seen.items() if values}
 
 
 _kept: Kept[_Usual] = Kept(most=4)
 
 
-def fill(profiles: Profiles, defaults: Costs, profile: Profile | None) -> Costs:
-    """Return the costs of a type, with the usual ones for each term that was not measured."""
-    usual = _kept.recall(lambda each: each.profiles is profiles, lambda: _Usual(profiles))
-    known = profile.cost_samples if profile is not None else {}
-    base = profile.costs if profile is not None and profile.costs is not None else defaults
-    return replace(base, **{term: value for term, value in usual.terms.items() if term not in known})
+def find_costs(profiles: Profiles, profile: Profile | None, defaults: Costs) -> Costs:
+    """Return the costs of a type of job; ``defaults`` hold where no type was measured."""
+    if profile is not None and profile.costs is not None and not profile.cost_samples:
+        return profile.costs  # They were measured offline, all of them.
+    usual = _kept.recall(lambda each: each.profiles is profiles, lambda: _Usual(profiles)).terms
+    measured = profile.cost_samples if profile is not None else {}
+    costs = profile.costs if profile is not None and profile.costs is not None else defaults
+    missing = {term: seconds for term, seconds in usual.items() if term not in measured}
+    return replace(costs, **missing) if missing else costs

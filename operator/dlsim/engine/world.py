@@ -65,7 +65,9 @@ class World:
         self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
-        self._learner = Learner(self._kernel, self._rounds, workload.known) if setting.learns else None
+        self._learner = (
+            Learner(self._kernel, self._rounds, workload.known) if setting.learns else None
+        )
         record = Record(
             workload=workload.name,
             policy=policy.name,
@@ -149,7 +151,9 @@ class World:
             runs = self._books.runs
             running = tuple(self._learner.show(runs[state.id]) for state in running)
             pending = self._learner.show_queue(pending, runs)
-            profiles, costs = self._learner.profiles, Costs()
+            profiles = self._learner.profiles
+            # A controller that knows nothing has no costs in its settings either.
+            costs = costs if self._workload.known else Costs()
         return Snapshot(
             now=self._kernel.now,
             cluster=self._nodes.cluster,

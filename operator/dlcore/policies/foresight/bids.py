@@ -14,9 +14,7 @@ from dlcore.placement.counting import count_usable
 from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.policies.foresight.curves import Curve, make_curve
 from dlcore.policies.foresight.lengths import Experience, draw_shares
-from dlcore.policies.foresight.sightings import Sightings, Speeds, expect
 from dlcore.predicting.growths import usual_growth
-from dlcore.primitives.mends import M
 from dlcore.profiles import JobType
 from dlwire.messages import Shape
 
@@ -53,6 +51,7 @@ class Bid:
         "listed",
         "listed_at",
         "listed_on",
+        "most",
         "part",
         "price",
         "state",
@@ -82,6 +81,8 @@ class Bid:
         self.held = held.shape.gpus if held is not None else 0
         self.usable = self.held
         """The number of the job's GPUs that other jobs could get."""
+        self.most = math.inf
+        """The upper bound of the remaining work, if that is not known."""
         self.horizon = math.inf
         """For how many seconds at most a change of this job is expected to last."""
         self.is_guessed = not all(curve.is_measured for curve in curves)
@@ -95,11 +96,6 @@ class Bid:
         """At which price and horizon."""
         self.part = _find_part(state)
         """The fraction of the cost of a change that counts in this decision."""
-
-    def slow_down(self, factor: float) -> None:
-        """Let the job need ``factor`` times as long in every shape."""
-        self.left *= factor
-        self.lefts = tuple([left * factor for left in self.lefts])
 
     @property
     def top(self) -> float:
@@ -178,23 +174,22 @@ class Bidders:
     def __init__(self, view: View) -> None:
         self.profiles = view.predictor.profiles
         self.cluster = view.cluster
-        self._curves: dict[Key, tuple[Speeds, tuple[Curve, ...]]] = {}
+        self._curves: dict[Key, tuple[Curve, ...]] = {}
         self._waiting: dict[JobState, tuple[Key, float]] = {}
 
     def suits(self, view: View) -> bool:
         """Return whether the profiles and the cluster are unchanged."""
         return self.profiles is view.predictor.profiles and self.cluster is view.cluster
 
-    def collect(self, view: View, experience: Experience, *, sightings: Sightings) -> list[Bid]:
+    def collect(self, view: View, experience: Experience) -> list[Bid]:
         """Make the bids of all jobs that can train on some number of GPUs."""
         self._prune(view)
         terms = _Terms(view, experience)
         bids: list[Bid] = []
         for state in view.running:
-            curves = self._curves_of(_key_of(state), state, view=view, sightings=sightings)
+            curves = self._curves_of(_key_of(state), state, view=view)
             bid = _bid_running(state, curves, terms=terms)
             if bid is not None:
-                bid.slow_down(sightings.slowness_of(state))
                 bids.append(bid)
         for state in view.pending:
             known = self._waiting.get(state)
@@ -202,7 +197,7 @@ class Bidders:
                 left = state.iterations_total - state.iterations_at(view.now)
                 known = self._waiting[state] = (_key_of(state), left)
             key, left = known
-            curves = self._curves_of(key, state, view=view, sightings=sightings)
+            curves = self._curves_of(key, state, view=view)
             if curves:
                 bid = Bid(state, curves)
                 terms.settle_left(bid, left)
@@ -216,15 +211,12 @@ class Bidders:
 
     # --- how jobs scale
 
-    def _curves_of(
-        self, key: Key, state: JobState, *, view: View, sightings: Sightings
-    ) -> tuple[Curve, ...]:
+    def _curves_of(self, key: Key, state: JobState, *, view: View) -> tuple[Curve, ...]:
         """One curve for each type of GPU that the job can be given; the user's favourite first."""
-        seen = sightings.speeds_of(state.job.type)
         known = self._curves.get(key)
-        if known is None or known[0] is not seen:
-            known = self._curves[key] = (seen, tuple(_iter_curves(state, view, seen=seen)))
-        return known[1]
+        if known is None:
+            known = self._curves[key] = tuple(_iter_curves(state, view))
+        return known
 
 
 class _Terms:
@@ -242,29 +234,32 @@ class _Terms:
         """Return the remaining work: known, or estimated from the lengths of earlier jobs."""
         state, pace = bid.state, bid.alone
         done = state.iterations_at(self.view.now)
-        if bid.is_guessed and "b" in M:
-            done, left = self._guess(bid, done, left)
+        if bid.is_guessed:
+            done, left = self._guess(bid, left)
         if left == math.inf:
             expect_left = self._experience.expect_left
             shares = draw_shares(state.id, self.view.seed, samples=self._samples)
             attained = done / pace
             bid.lefts = [max(LEAST_LEFT, expect_left(attained, share) * pace) for share in shares]
             left = max(LEAST_LEFT, expect_left(attained, 0.5) * pace)
+            if bid.most < math.inf:
+                bid.lefts = [min(bid.most, each) for each in bid.lefts]
+                left = min(left, bid.most)
         elif left <= 0.0:
             left = OVERDUE_SHARE * done
         bid.left = max(LEAST_LEFT, left)
 
-    def _guess(self, bid: Bid, done: float, left: float) -> tuple[float, float]:
+    def _guess(self, bid: Bid, left: float) -> tuple[float, float]:
         """
         Return what a job of unknown speed has attained and what is left, in seconds on one GPU.
 
-        A job that trains shows its speed. Of another one only its GPU time is known, so this counts:
-        time refutes whatever is supposed of its length.
+        Only its GPU time is known, so that counts, and its length is unknown, whatever its user says
+        of its iterations: time refutes all that is supposed of it. The speed that a start shows at
+        first includes its warm-up, so it only bounds what is left.
         """
         state = bid.state
         if state.speed > 0.0 and not state.adjusting and bid.held:
-            pace = state.speed / bid.speed_now
-            return done / pace, left / pace
+            bid.most = left * bid.speed_now / state.speed
         return state.service_at(self.view.now), math.inf
 
     def costs_of(self, job: Job) -> Mapping[int, float]:
@@ -293,7 +288,7 @@ def _bid_running(state: JobState, curves: tuple[Curve, ...], *, terms: _Terms) -
 
 
 def _key_of(state: JobState) -> Key:
-    """The properties that the curves of a job depend on, apart from profiles, cluster and sightings."""
+    """The properties that the curves of a job depend on, apart from profiles and cluster."""
     demand = state.job.gpus
     key = (state.job.type, demand.options, demand.types, demand.max_nodes)
     if state.needs is None and not state.bound_to:
@@ -301,14 +296,14 @@ def _key_of(state: JobState) -> Key:
     return (*key, state.needs, state.bound_to)
 
 
-def _iter_curves(state: JobState, view: View, *, seen: Speeds) -> Iterator[Curve]:
+def _iter_curves(state: JobState, view: View) -> Iterator[Curve]:
     is_known = False
     for kind in acceptable_types(state, view.cluster):
         most = largest_possible(state, view.cluster, gpu_type=kind)
         options = [gpus for gpus in state.job.gpus.options if gpus <= most]
         shapes = ((gpus, view.predictor.shape(gpus, kind)) for gpus in options)
         curve = make_curve(
-            kind, ((n, expect(view, state.job, shape=shape, seen=seen)) for n, shape in shapes)
+            kind, ((n, view.predictor.speed(state.job, shape)) for n, shape in shapes)
         )
         if curve is not None:
             is_known = True

@@ -42,9 +42,7 @@ below 0.7.
 """
 
 
-def make_curve(
-    gpu_type: str, points: Iterable[Point], *, is_measured: bool = True
-) -> Curve | None:
+def make_curve(gpu_type: str, points: Iterable[Point], *, is_measured: bool = True) -> Curve | None:
     """Make the curve of these speeds; ``None`` where the job does not train at all."""
     speeds = {gpus: speed for gpus, speed in points if speed > 0.0}
     options: list[Point] = []

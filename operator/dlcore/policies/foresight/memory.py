@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from dlcore.contract import View
 from dlcore.model import JobId
-from dlcore.policies.foresight.sightings import Sighting, Sightings
-from dlcore.profiles import JobType
 from dlwire.messages import Shape
 
 FORM = 3
@@ -49,7 +47,6 @@ class Memory(NamedTuple):
     """How long the latest jobs were, in seconds on one GPU, in order of their ends."""
     spans: Mapping[JobId, float] = {}
     """How many seconds passed from the submission to the end of each of these jobs."""
-    sightings: Sightings = Sightings()
     tenures: Mapping[JobId, Tenure] = {}
     usual_tenure: float = 0.0
     """How long jobs usually keep their GPUs, in seconds; 0 before that is known."""
@@ -67,7 +64,6 @@ def recall(view: View) -> Memory:
     """The memory that a view brings along; an empty one if it has none that can be read."""
     state = view.state
     if isinstance(state, State):
-        # Not read again, because what was concluded from the same sightings is kept by their identity.
         return state.memory
     if not isinstance(state, Mapping) or state.get("form") != FORM:
         return Memory(view.now)
@@ -79,7 +75,6 @@ def recall(view: View) -> Memory:
 
 
 def _write(memory: Memory) -> dict[str, Any]:
-    seen = memory.sightings
     return {
         "form": FORM,
         "at": memory.at,
@@ -87,51 +82,24 @@ def _write(memory: Memory) -> dict[str, Any]:
         "progress": {job: tuple(each) for job, each in memory.progress.items()},
         "lengths": dict(memory.lengths),
         "spans": dict(memory.spans),
-        "types": [
-            [list(kind), [[*shape, speed] for shape, speed in speeds.items()]]
-            for kind, speeds in seen.by_type.items()
-        ],
         "tenures": {job: (*each.shape, each.since) for job, each in memory.tenures.items()},
         "usual_tenure": memory.usual_tenure,
-        "jobs": {
-            job: (*each.shape, each.slowness, each.since) for job, each in seen.by_job.items()
-        },
     }
 
 
 def _read(plain: Mapping[str, Any]) -> Memory:
-    by_type = {
-        _read_type(*kind): {
-            _read_shape(gpus, nodes, gpu_type=gpu_type): float(speed)
-            for gpus, nodes, gpu_type, speed in speeds
-        }
-        for kind, speeds in plain["types"]
-    }
-    by_job = {
-        JobId(job): Sighting(
-            _read_shape(gpus, nodes, gpu_type=gpu_type),
-            float(slowness),
-            None if since is None else float(since),
-        )
-        for job, (gpus, nodes, gpu_type, slowness, since) in plain["jobs"].items()
-    }
     return Memory(
         float(plain["at"]),
         {str(kind): float(level) for kind, level in plain["levels"].items()},
         {JobId(job): Progress(*map(float, each)) for job, each in plain["progress"].items()},
         {JobId(job): float(length) for job, length in plain["lengths"].items()},
         {JobId(job): float(span) for job, span in plain["spans"].items()},
-        Sightings(by_type, by_job),
         {
             JobId(job): Tenure(_read_shape(gpus, nodes, gpu_type=gpu_type), float(since))
             for job, (gpus, nodes, gpu_type, since) in plain["tenures"].items()
         },
         float(plain["usual_tenure"]),
     )
-
-
-def _read_type(model: str, dataset: str, batch_size: int) -> JobType:
-    return JobType(str(model), str(dataset), int(batch_size))
 
 
 def _read_shape(gpus: int, nodes: int, *, gpu_type: str) -> Shape:

@@ -14,15 +14,14 @@ from dlcore.placement.counting import count_usable
 from dlcore.policies.foresight.bids import Bid, Bidders
 from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
 from dlcore.policies.foresight.lengths import MOST_REMEMBERED, Experience
-from dlcore.policies.foresight.memory import Memory, Progress, State, Tenure, recall
+from dlcore.policies.foresight.memory import Memory, Progress, State, recall
 from dlcore.policies.foresight.placing.arranging import Arranging, leave_only
 from dlcore.policies.foresight.placing.sites import KEEPS
 from dlcore.policies.foresight.pricing import find_prices, fix_sizes
-from dlcore.policies.foresight.sightings import update
 from dlcore.policies.foresight.switching import switch_types
+from dlcore.policies.foresight.tenures import expect_tenure, remember_tenures
 from dlcore.policies.foresight.worths import Worths
 from dlcore.predicting.conclusions import Kept
-from dlcore.primitives.mends import M
 
 _WAIT = Cause(CauseCode.NO_ROOM)
 
@@ -57,7 +56,7 @@ class Foresight:
     needs: ClassVar[str] = "speeds, iterations; learns unknown lengths"
     assumes: ClassVar[Assumes] = {
         Knowledge.LENGTH: "assumes the lengths of jobs that ended before, each as likely as the others",
-        Knowledge.SPEED: USUAL_CURVE,
+        Knowledge.SPEED: f"{USUAL_CURVE}, and goes by the GPU time that it has had",
         Knowledge.MEASURED: GUESSES,
     }
     breaks: ClassVar[frozenset[Law]] = frozenset()
@@ -83,16 +82,12 @@ class Foresight:
         """Collect bids, price them, choose shares, find nodes."""
         memory = recall(view)
         lengths = _remember_ends(memory, view)
-        sightings = update(memory.sightings, view)
         experience = Experience(tuple(sorted(lengths.values())))
-        bids = _find_bidders(view).collect(view, experience, sightings=sightings)
+        bids = _find_bidders(view).collect(view, experience)
         spans = _remember_spans(memory, view.now, lengths=lengths)
-        tenures, usual = _remember_tenures(memory, view)
-        if "c" in M:
-            for bid in bids:
-                known = tenures.get(bid.state.id)
-                if known is not None:
-                    bid.horizon = _expect_tenure(view.now - known.since, usual, self.horizon)
+        tenures, usual_tenure = remember_tenures(memory, view)
+        for bid in bids:
+            bid.horizon = expect_tenure(tenures.get(bid.state.id), usual_tenure, now=view.now)
         self._weigh(bids, view.now, earlier=spans.values())
 
         outsiders = _find_outsiders(view, bids)
@@ -111,7 +106,7 @@ class Foresight:
         _start_mixed(view, arranging, shares=shares)
         levels = self._smooth(memory, view.now, prices=prices)
         progress = _note_progress(memory, bids, view=view)
-        state = State(Memory(view.now, levels, progress, lengths, spans, sightings, tenures, usual))
+        state = State(Memory(view.now, levels, progress, lengths, spans, tenures, usual_tenure))
         worths = Worths(arranging.measure_worths(others), bids, horizon=self.horizon)
         return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
@@ -228,33 +223,6 @@ def _find_usual_time(earlier: Collection[float], expected: Iterable[float]) -> f
     return max(1.0, times[int(USUAL_SHARE * len(times))]) if times else math.inf
 
 
-LEAST_TENURE_S = 1.0
-NOVELTY = 0.05
-
-
-def _expect_tenure(age: float, usual: float, horizon: float) -> float:
-    """Return for how long a change is expected to last: as long as the last one did, and as is usual."""
-    if usual <= 0.0:
-        usual = horizon
-    return min(horizon, math.sqrt(max(LEAST_TENURE_S, age) * usual))
-
-
-def _remember_tenures(memory: Memory, view: View) -> tuple[Mapping[JobId, Tenure], float]:
-    """Since when each running job has its GPUs, and how long jobs usually keep theirs."""
-    tenures: dict[JobId, Tenure] = {}
-    usual = memory.usual_tenure
-    for state in view.running:
-        assert state.placement is not None
-        shape = state.placement.shape
-        known = memory.tenures.get(state.id)
-        tenures[state.id] = known if known is not None and known.shape == shape else Tenure(shape, view.now)
-    for job, known in memory.tenures.items():
-        if tenures.get(job) is not known:
-            lasted = max(LEAST_TENURE_S, view.now - known.since)
-            usual = math.exp((1 - NOVELTY) * math.log(usual) + NOVELTY * math.log(lasted)) if usual else lasted
-    return tenures, usual
-
-
 def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mapping[JobId, Progress]:
     progress: dict[JobId, Progress] = {}
     for bid in bids:
@@ -263,7 +231,7 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
             # Not on the type that it has: what it did on another would change with each move.
             alone = bid.alone
             attained, pace = state.iterations_at(view.now) / alone, state.speed / alone
-            if bid.is_guessed and "b" in M:
+            if bid.is_guessed:
                 attained, pace = state.service_at(view.now), float(bid.held)
             progress[state.id] = Progress(attained, pace, state.job.submitted_at)
     return progress

@@ -1,0 +1,43 @@
+"""
+For how long a change of GPUs is expected to last.
+
+What a change gains has to pay for what it costs while it lasts. Nobody knows how soon the next one
+follows, but a job that was changed a moment ago will likely be changed again soon, because whatever
+led to that change is still in motion. So a change of a running job is expected to last as long as the
+job has had its GPUs, or as long as jobs usually keep theirs: the geometric mean of both.
+"""
+
+import math
+from collections.abc import Mapping
+
+from dlcore.contract import View
+from dlcore.model import JobId
+from dlcore.policies.foresight.memory import Memory, Tenure
+
+SHORTEST_S = 1.0
+
+NOVELTY = 0.05
+"""The part that the latest tenure has in the usual one."""
+
+
+def expect_tenure(known: Tenure | None, usual: float, *, now: float) -> float:
+    """Return for how many seconds a change is expected to last; infinite if nothing limits it."""
+    if known is None or usual <= 0.0:
+        return math.inf
+    return math.sqrt(max(SHORTEST_S, now - known.since) * usual)
+
+
+def remember_tenures(memory: Memory, view: View) -> tuple[Mapping[JobId, Tenure], float]:
+    """Return since when each running job has its GPUs, and for how long jobs usually keep theirs."""
+    tenures: dict[JobId, Tenure] = {}
+    for state in view.running:
+        assert state.placement is not None
+        known, shape = memory.tenures.get(state.id), state.placement.shape
+        is_same = known is not None and known.shape == shape
+        tenures[state.id] = known if known and is_same else Tenure(shape, view.now)
+    usual = memory.usual_tenure
+    for job, known in memory.tenures.items():
+        if tenures.get(job) is not known:
+            lasted = max(SHORTEST_S, view.now - known.since)
+            usual = usual ** (1.0 - NOVELTY) * lasted**NOVELTY if usual > 0.0 else lasted
+    return tenures, usual

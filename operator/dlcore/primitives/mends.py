@@ -1,3 +1,0 @@
-import os
-
-M = os.environ.get("M", "abcde")
