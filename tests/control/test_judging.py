@@ -592,6 +592,17 @@ def test_what_a_sidecar_complains_of_is_told_once_with_its_remedy():
     assert "Solved" in reasons(verdict(over))
 
 
+def test_a_complaint_that_is_over_before_the_others_is_no_news():
+    full, slow = Problem("DiskFull", "/logs has no room"), Problem("NoWarmStart", "it starts cold")
+    both = verdict(alone(replace(running(run(3, 0)), problems=(full, slow))))
+    assert "DiskFull,NoWarmStart" in reasons(both)
+    one = alone(replace(running(run(3, 0)), problems=(slow,)), conditions=both.status.conditions)
+    said = verdict(one)
+    told = said.status.condition(ConditionType.TROUBLED)
+    assert (told.status, told.reason, told.message) == (True, "NoWarmStart", slow.message)
+    assert "NoWarmStart" not in reasons(said)
+
+
 def test_what_was_complained_of_stays_told_when_the_pod_is_gone():
     failed = Condition(ConditionType.TROUBLED, True, "CheckpointFailed", "it has no handler")
     said = judged(cast("a", phase=Phase.SUSPENDED, suspend=True, conditions=(failed,)))
