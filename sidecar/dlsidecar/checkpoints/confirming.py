@@ -86,12 +86,13 @@ class FileWatch:
         saving: Saving,
         watch: Watch,
         *,
-        ready: Callable[[], int],
+        ready: Callable[[], int | None],
         confirmed: Callable[[], None],
     ) -> None:
         """
         Call ``ready`` when the existing files are known. ``ready`` requests the checkpoint and
-        returns the earliest time stamp of a file that can be the answer.
+        returns the earliest time stamp of a file that can be the answer, or None to be called
+        again after the next inspection.
         """
         self._saving = saving
         self._watch = watch
@@ -104,6 +105,8 @@ class FileWatch:
         self._due_at = 0.0
         """The time of the next inspection."""
         self._begun: float | None = None
+        """The time of the request."""
+        self._has_looked = False
         self._written_before: set[str] = set()
         self._files: Mapping[str, Mark] = {}
         self._still_since = 0.0
@@ -176,7 +179,9 @@ class FileWatch:
         if self._timer is not None:
             self._timer.cancel()
         now = self._loop.time()
-        is_quick = self._begun is None or now - self._begun < self.quick_for_seconds
+        is_quick = not self._has_looked
+        if self._begun is not None:
+            is_quick = now - self._begun < self.quick_for_seconds
         least = self.quick_seconds if is_quick else self.period_seconds
         self._due_at = now + rest_after(took_seconds, at_least=least)
         self._timer = self._loop.call_at(self._due_at, self._look_when_due)
@@ -206,10 +211,7 @@ class FileWatch:
             self._look()
             return
         if self._begun is None:
-            self._begun = self._loop.time()
-            self._look_again_at_last(look)
-            self._written_before = find_written(look.snapshot.root, self._watch.members())
-            self._asked_ns = self._ready()
+            self._ask(look)
         else:
             self._asked_ns = None
             found, self._lack = self._choose(look)
@@ -220,6 +222,15 @@ class FileWatch:
         # outlive.
         if not self._is_over:
             self._rest(took_seconds)
+
+    def _ask(self, look: Look) -> None:
+        if not self._has_looked:
+            self._has_looked = True
+            self._look_again_at_last(look)
+        self._written_before = find_written(look.snapshot.root, self._watch.members())
+        self._asked_ns = self._ready()
+        if self._asked_ns is not None:
+            self._begun = self._loop.time()
 
     def _look_again_at_last(self, look: Look) -> None:
         """Update the shape from the checkpoint that this start confirmed, unless that is gone."""
