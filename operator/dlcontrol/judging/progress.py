@@ -61,7 +61,7 @@ def follow_progress(
             status, progress, start=(start := max(job_pod.start for job_pod in started))
         ):
             was_at_end = False
-            status = _follow_first_word(replace(status, lap=lap), job, progress, now=now)
+            status = _follow_first_word(replace(status, lap=lap), job, progress=progress, now=now)
             status = replace(status, heard=start)
         lapped = status.lapped if lap else 0
         figures |= {"lap": lap, "lapped": lapped}
@@ -83,7 +83,7 @@ def _is_first_word(status: Status, progress: Progress, *, start: int) -> bool:
     return start != status.heard and progress.begun and bool(progress.iteration)
 
 
-def _follow_first_word(status: Status, job: Job, progress: Progress, *, now: float) -> Status:
+def _follow_first_word(status: Status, job: Job, *, progress: Progress, now: float) -> Status:
     lapped = count_laps(status, job.checkpoint, iteration=progress.iteration)
     # The work that this start repeats was lost with the start before.
     iteration = lapped + progress.iteration

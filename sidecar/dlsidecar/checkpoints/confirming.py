@@ -106,8 +106,8 @@ class FileWatch:
         """The time of the next inspection."""
         self._begun: float | None = None
         """The time of the request."""
-        self._has_looked = False
-        self._written_before: set[str] = set()
+        self._written_before: set[str] | None = None
+        """None before the first inspection."""
         self._files: Mapping[str, Mark] = {}
         self._still_since = 0.0
         """The time of the last change of these files."""
@@ -179,7 +179,7 @@ class FileWatch:
         if self._timer is not None:
             self._timer.cancel()
         now = self._loop.time()
-        is_quick = not self._has_looked
+        is_quick = self._written_before is None
         if self._begun is not None:
             is_quick = now - self._begun < self.quick_for_seconds
         least = self.quick_seconds if is_quick else self.period_seconds
@@ -224,8 +224,7 @@ class FileWatch:
             self._rest(took_seconds)
 
     def _ask(self, look: Look) -> None:
-        if not self._has_looked:
-            self._has_looked = True
+        if self._written_before is None:
             self._look_again_at_last(look)
         self._written_before = find_written(look.snapshot.root, self._watch.members())
         self._asked_ns = self._ready()
@@ -342,7 +341,7 @@ class FileWatch:
     def _find_writer(self, look: Look, one: Candidate) -> str:
         """Return a file being written, of the checkpoint or opened since the request."""
         written = find_written(look.snapshot.root, self._watch.members())
-        opened = set() if one.is_sealed else written - self._written_before
+        opened = set() if one.is_sealed else written - (self._written_before or set())
         patterns = (self._saving.files,) if self._saving.files else ()
         counted = {
             name

@@ -3,7 +3,7 @@ Selects the processes that get the signal for a checkpoint.
 
 :mod:`dlsidecar.checkpoints.requests` passes a process that the SideCar has started. A shell or a
 launcher, such as torchrun, has no handler and would end by the signal; then the descendants with a
-handler get it. Nobody gets it while one that needs it has no handler yet.
+handler get it. No process gets it while one of them has no handler yet.
 """
 
 from __future__ import annotations
