@@ -207,6 +207,53 @@ def test_work_that_a_start_does_again_was_lost_and_is_counted_once():
     assert judged(known).lost_iterations == 339
 
 
+IN_LAPS: dict[str, Any] = {"lap": 150, "iteration": 360, "pace": 2.0, "heard": 3}
+"""A job whose counter begins again every 150 iterations, at the 60th of its third lap."""
+CONFIRMED: dict[str, Any] = {"trust": Trust.CONFIRMED, "saved_at": NOW}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "known", "first", "iteration", "lost"),
+    [
+        pytest.param(ASKED, {"saved": 360, **CONFIRMED}, 61, 361, 0, id="it goes on"),
+        pytest.param(ASKED, {"saved": 362, **CONFIRMED}, 59, 359, 1, id="a late report"),
+        pytest.param(ASKED, {"saved": 300, **CONFIRMED}, 1, 301, 59, id="after its second lap"),
+        pytest.param(ASKED, {"saved": 340, **CONFIRMED}, 1, 301, 59, id="it saves each lap"),
+        pytest.param(ASKED, {"saved": 100, **CONFIRMED}, 101, 101, 259, id="it has crashed"),
+        pytest.param(ASKED, {"saved": 360, **CONFIRMED}, 361, 361, 0, id="the same SideCar"),
+        pytest.param(ASKED, {}, 61, 61, 0, id="nothing is known to be saved"),
+        pytest.param(BY_ITSELF, {}, 61, 361, 0, id="it saves itself"),
+        pytest.param(TRUSTED, {}, 40, 340, 20, id="its user says that it is saved"),
+        pytest.param(NONE, {}, 1, 1, 359, id="it saves nothing"),
+    ],
+)
+def test_a_counter_that_begins_again_in_each_epoch_is_counted_on_by_the_next_sidecar(
+    checkpoint, known, first, iteration, lost
+):
+    on = Progress(iteration=first, begun=True, lap=150 if first > 150 else 0)
+    said = judged(trains(checkpoint=checkpoint, progress=on, **{**IN_LAPS, **known}))
+    assert (said.iteration, said.lapped, said.lap) == (iteration, iteration - first, 150)
+    assert said.lost_iterations == lost
+    assert said.trust is not Trust.FAILED
+    later = replace(on, iteration=first + 4)
+    again = trains(checkpoint=checkpoint, progress=later, heard=5, lap=150, lapped=said.lapped)
+    assert judged(again).iteration == iteration + 4
+
+
+@pytest.mark.parametrize("saved", [0, 340])
+def test_a_fall_of_such_a_counter_shows_nothing_about_the_checkpoint(saved):
+    known = {"saved": saved, "trust": Trust.CONFIRMED if saved else Trust.UNTRIED}
+    begins = Progress(iteration=30, begun=True)
+    said = judged(trains(checkpoint=ASKED, progress=begins, **{**IN_LAPS, **known}))
+    assert (said.trust, said.failed_at) == (known["trust"], 0.0)
+
+
+def test_a_count_beyond_a_lap_shows_that_its_counter_does_not_begin_again_there():
+    on = Progress(iteration=361, begun=True)
+    said = judged(trains(checkpoint=ASKED, progress=on, **IN_LAPS, lapped=150))
+    assert (said.iteration, said.lap, said.lapped) == (361, 0, 0)
+
+
 FIRST = Progress(iteration=1, begun=True)
 
 

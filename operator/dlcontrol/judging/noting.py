@@ -8,7 +8,7 @@ from dlcontrol.judging.ends_and_retries import Case
 from dlcontrol.judging.progress import tell_of_stall
 from dlcontrol.judging.starting_pods import quiet_seconds
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.status import ConditionType, Status
+from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import Phase, Placement
@@ -105,5 +105,12 @@ def note_troubles(case: Case) -> None:
 def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
     before, case.status = case.status, status
     told = status.condition(kind)
-    if status is not before and told is not None:
+    if status is not before and told is not None and _says_more(told, before.condition(kind)):
         case.news.append(News(told.reason, told.message, warning=told.status is not well))
+
+
+def _says_more(told: Condition, before: Condition | None) -> bool:
+    """Return True if the condition does more than leave out some of its former reasons."""
+    if before is None or told.status is not before.status:
+        return True
+    return not set(told.reason.split(",")) <= set(before.reason.split(","))

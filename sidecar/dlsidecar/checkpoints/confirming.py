@@ -86,12 +86,13 @@ class FileWatch:
         saving: Saving,
         watch: Watch,
         *,
-        ready: Callable[[], int],
+        ready: Callable[[], int | None],
         confirmed: Callable[[], None],
     ) -> None:
         """
         Call ``ready`` when the existing files are known. ``ready`` requests the checkpoint and
-        returns the earliest time stamp of a file that can be the answer.
+        returns the earliest time stamp of a file that can be the answer, or None to be called
+        again after the next inspection.
         """
         self._saving = saving
         self._watch = watch
@@ -104,7 +105,9 @@ class FileWatch:
         self._due_at = 0.0
         """The time of the next inspection."""
         self._begun: float | None = None
-        self._written_before: set[str] = set()
+        """The time of the request."""
+        self._written_before: set[str] | None = None
+        """None before the first inspection."""
         self._files: Mapping[str, Mark] = {}
         self._still_since = 0.0
         """The time of the last change of these files."""
@@ -176,7 +179,9 @@ class FileWatch:
         if self._timer is not None:
             self._timer.cancel()
         now = self._loop.time()
-        is_quick = self._begun is None or now - self._begun < self.quick_for_seconds
+        is_quick = self._written_before is None
+        if self._begun is not None:
+            is_quick = now - self._begun < self.quick_for_seconds
         least = self.quick_seconds if is_quick else self.period_seconds
         self._due_at = now + rest_after(took_seconds, at_least=least)
         self._timer = self._loop.call_at(self._due_at, self._look_when_due)
@@ -206,10 +211,7 @@ class FileWatch:
             self._look()
             return
         if self._begun is None:
-            self._begun = self._loop.time()
-            self._look_again_at_last(look)
-            self._written_before = find_written(look.snapshot.root, self._watch.members())
-            self._asked_ns = self._ready()
+            self._ask(look)
         else:
             self._asked_ns = None
             found, self._lack = self._choose(look)
@@ -220,6 +222,14 @@ class FileWatch:
         # outlive.
         if not self._is_over:
             self._rest(took_seconds)
+
+    def _ask(self, look: Look) -> None:
+        if self._written_before is None:
+            self._look_again_at_last(look)
+        self._written_before = find_written(look.snapshot.root, self._watch.members())
+        self._asked_ns = self._ready()
+        if self._asked_ns is not None:
+            self._begun = self._loop.time()
 
     def _look_again_at_last(self, look: Look) -> None:
         """Update the shape from the checkpoint that this start confirmed, unless that is gone."""
@@ -331,7 +341,7 @@ class FileWatch:
     def _find_writer(self, look: Look, one: Candidate) -> str:
         """Return a file being written, of the checkpoint or opened since the request."""
         written = find_written(look.snapshot.root, self._watch.members())
-        opened = set() if one.is_sealed else written - self._written_before
+        opened = set() if one.is_sealed else written - (self._written_before or set())
         patterns = (self._saving.files,) if self._saving.files else ()
         counted = {
             name
