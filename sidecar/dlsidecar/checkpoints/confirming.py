@@ -25,7 +25,8 @@ from dlsidecar.checkpoints.recognizing.shapes import (
     look_again,
     shape_of,
 )
-from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise
+from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise, normalise
+from dlsidecar.checkpoints.resting import find_resting, propose_files
 from dlsidecar.observing.file_threads import FileThread, rest_after
 from dlwire.training import Saving
 
@@ -33,6 +34,7 @@ TOO_LARGE = "CheckpointPathTooLarge"
 SILENT = "CheckpointPathDoesNotAnswer"
 INCOMPLETE = "CheckpointIncomplete"
 
+REST = "and all files have to rest for"
 AGAIN_SECONDS = 0.1
 """The time without changes after which files of the last checkpoint's shape count as complete."""
 PROVEN_SECONDS = 0.02
@@ -59,6 +61,8 @@ class Watch:
     """The time at which its first file was written."""
     is_apart: bool = False
     """True if the first process of the job, the usual writer, is in another container."""
+    restless: frozenset[str] = frozenset()
+    """The names without numbers of files that never rest, and so belong to no checkpoint."""
     distrust: str = ""
     """The reason why confirmations of this job do not count, or the empty string."""
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
@@ -98,7 +102,7 @@ class FileWatch:
         self._watch = watch
         self._ready = ready
         self._confirmed = confirmed
-        self._inspector = Inspector(saving)
+        self._inspector = Inspector(saving, watch.restless)
         self._known = watch.known if watch.confirmed is None else None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -133,6 +137,18 @@ class FileWatch:
         self._end, self._ended_well = hear, ended_well
         if not self.is_securing:
             self._look()
+
+    def has_answer(self, *, within_seconds: float) -> bool:
+        """Return True if a checkpoint like the confirmed one was written soon and rests, and others move."""
+        known, world = self._watch.known, self._watch.world
+        # A next checkpoint may show that this one is complete, and several ranks save together.
+        is_apart = bool(self._saving.files) or (self._saving.to_all and world > 1)
+        if self._begun is None or known is None or REST not in self._lack or is_apart:
+            return False
+        rested = {name: s for name, s in find_resting(self._files).items() if name in known.names}
+        part = {name: mark for name, mark in self._files.items() if normalise(name) in rested}
+        took = self._loop.time() - self._begun - min(rested.values(), default=0.0)
+        return took <= within_seconds and shape_of(part, "", world=world).is_whole_beside(known)
 
     def cancel(self) -> None:
         """Stop looking, and report what was still missing."""
@@ -299,7 +315,9 @@ class FileWatch:
         still = max(0.0, self._looked_at - self._still_since)
         needed = self._needed_seconds(one)
         if not lack and still < needed:
-            lack = f"its files changed {still:.1f} s ago, and have to rest for {needed:g} s"
+            moving = max(one.files, key=lambda name: one.files[name].written_ns)
+            advice = propose_files(one.files, moving) if not self._saving.files else ""
+            lack = f"{moving} changed {still:.1f} s ago, {REST} {needed:g} s{advice}"
         return lack or self._find_writer(look, one)
 
     def _find_too_small(self, look: Look, one: Candidate) -> str:
@@ -347,6 +365,7 @@ class FileWatch:
             name
             for name in opened
             if find_unit(name, patterns) is not None and not is_noise(name, patterns)
+            if normalise(name) not in self._watch.restless
         }
         busy = sorted(counted | (written & one.files.keys()))
         return f"{busy[0]} is open for writing" if busy else ""

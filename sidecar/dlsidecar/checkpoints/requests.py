@@ -25,6 +25,8 @@ from dlsidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dlwire.messages import MOST_GPUS
 from dlwire.training import Confirmation, Saving
 
+AGAIN_SHARE = 0.75
+"""The share of the time after which a training is asked again."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 DONE = "the training ended after its last iteration"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
@@ -104,6 +106,7 @@ class Request:
         self._awaits_until = self._loop.time() + saving.timeout_seconds - 2 * self.period_seconds
         self._awaits_handler = False
         """True while no process could be asked, because one has no handler for the signal yet."""
+        self._again: asyncio.TimerHandle | None = None
         self.is_settling = False
         """True while the last output of the ended processes is being read."""
         self._calls: list[asyncio.Task[None]] = []
@@ -164,7 +167,20 @@ class Request:
             send(pid, signum)
         # If the kernel ran other processes meanwhile, a stamp of that tick may precede the request.
         sent_ns = stamp_ns()
+        after = AGAIN_SHARE * self._saving.timeout_seconds
+        self._again = self._loop.call_later(after, self._ask_again, signum)
         return since_ns if sent_ns <= since_ns else sent_ns + 1
+
+    def _ask_again(self, signum: signal.Signals) -> None:
+        """Ask once more before a stop, if the training has answered and other files do not rest."""
+        # The kill must not tear the second checkpoint, so the first has to have come quickly.
+        soon = (1.0 - AGAIN_SHARE) * self._saving.timeout_seconds / 3.0
+        if self.is_trial or self._files is None or not self._files.has_answer(within_seconds=soon):
+            return
+        for one in self._asked:
+            if one.ended is None:
+                for pid in find_recipients(one.pid, signum, to_all=self._saving.to_all).pids:
+                    send(pid, signum)
 
     def _start_command(self) -> None:
         out, err = self._outputs
@@ -296,7 +312,7 @@ class Request:
         self.is_settling = False
         if self._files is not None:
             self._files.cancel()
-        for timer in (self._timer, self._limit):
+        for timer in (self._timer, self._limit, self._again):
             if timer is not None:
                 timer.cancel()
         # Do not cancel the current call, which ends by itself. A command continues, because it is a
