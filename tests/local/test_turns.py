@@ -22,7 +22,7 @@ def peers(monkeypatch):
 
 
 def request_of(uid):
-    closing = []
+    closing: list[None] = []
     transport = SimpleNamespace(
         get_extra_info=lambda _: uid, is_closing=lambda: bool(closing), close=closing.append
     )
@@ -40,7 +40,8 @@ def test_a_user_waits_for_one_request_of_another_who_sends_many():
     many, one = [request_of(1) for _ in range(10)], request_of(2)
 
     async def story():
-        taken, ended = Turns(), []
+        taken = Turns()
+        ended: list[SimpleNamespace] = []
         tasks = [asyncio.create_task(work(taken, each, ended)) for each in (*many, one)]
         began = time.monotonic()
         await asyncio.gather(*tasks)
@@ -55,7 +56,8 @@ def test_a_request_whose_client_has_hung_up_takes_no_turn():
     first, gone = request_of(1), request_of(1)
 
     async def story():
-        taken, ended = Turns(), []
+        taken = Turns()
+        ended: list[SimpleNamespace] = []
         tasks = [asyncio.create_task(work(taken, each, ended)) for each in (first, gone)]
         await asyncio.sleep(0)
         gone.transport.close(None)
