@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from dlcontrol.deciding.snapshots import take_snapshot
-from dlcontrol.judging.checkpoints import notice_for
+from dlcontrol.judging.checkpoints import notice_for, tell_of_saving
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.status import ConditionType, Status, Trust
 from dlcore.model import Checkpoint, Mechanism, Phase, Training
 from dlcore.profiles import Costs
 from dlsidecar.behaviour.events import Gone, RankEnded, Started
-from dlwire.messages import Change, Progress, Saving
+from dlwire.messages import Change, Problem, Progress, Saving
 from tests.builders import make_job
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, released, run, running, stop
 
@@ -235,6 +235,38 @@ def lost_its_gpus(phase, **rest):
 def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus():
     for job in (lost_its_gpus(Phase.SUSPENDED, suspend=True), lost_its_gpus(Phase.QUEUED)):
         assert judged(job).trust is Trust.FAILED
+
+
+def test_how_a_stop_was_saved_is_said_at_once_and_why_it_was_not():
+    why = "view-1.npy changed 0.0 s ago"
+    state = stopped(Saving.TIMED_OUT)
+    state = replace(state, problems=(Problem("CheckpointIncomplete", why),))
+    job = cast(
+        "a",
+        None,
+        generation=2,
+        job_pods={"n0": state},
+        phase=Phase.SUSPENDED,
+        suspend=True,
+        checkpoint=ASKED,
+        iteration=340,
+        triable=True,
+        trust=Trust.CONFIRMED,
+        saved=300,
+        saved_at=NOW - 60.0,
+    )
+    assert why in warnings(job)["NotConfirmed"]
+    status = judged(job)
+    told = status.condition(ConditionType.SAVED)
+    assert told is not None
+    assert (told.status, told.reason) == (False, "NotConfirmed")
+    assert why in told.message
+    # The SideCar that knew why has left.
+    assert tell_of_saving(job.entry.job, status, now=NOW) == status
+    saved = judged(changes(Saving.CONFIRMED, phase=Phase.SUSPENDED, suspend=True, trials=1))
+    told = saved.condition(ConditionType.SAVED)
+    assert told is not None
+    assert told.reason == "Confirmed"
 
 
 def test_work_that_is_lost_shows_that_a_checkpoint_that_is_never_asked_for_does_not_work():

@@ -23,6 +23,7 @@ KEEPS = "it keeps the GPUs it starts with, unless a job of a higher priority nee
 _REMEDY = (
     "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
 )
+_CAUSES = frozenset({"CheckpointIncomplete", "CheckpointFailed", "CheckpointTimedOut"})
 TO_BE_TRIED = "NotTriedYet"
 """The reason of a condition that is no fault: the trial is still to come."""
 _WHEN_TRIED = (
@@ -157,9 +158,18 @@ def _generation_of_change(state: State) -> int:
     return state.change.generation if state.change is not None else 0
 
 
-def tell_of_saving(job: Job, status: Status, *, now: float) -> Status:
-    """Set the condition about the job's checkpoints."""
-    return status.with_condition(_condition(job, status), now)
+def tell_of_saving(
+    job: Job, status: Status, *, job_pods: Iterable[JobPod] = (), now: float
+) -> Status:
+    """Set the condition about the job's checkpoints, with the cause that a SideCar reports."""
+    said, before = _condition(job, status), status.condition(ConditionType.SAVED)
+    problems = (each for pod in job_pods if pod.state is not None for each in pod.state.problems)
+    cause = next((each.message for each in problems if each.name in _CAUSES), "")
+    if cause and said.reason == "NotConfirmed":
+        said = replace(said, message=f"{said.message}; {cause}")
+    elif before is not None and before.message.startswith(said.message):
+        said = replace(said, message=before.message)  # The SideCar that knew the cause may be gone.
+    return status.with_condition(said, now)
 
 
 def _follow(status: Status, state: State, *, now: float) -> Status:

@@ -69,10 +69,8 @@ def note_pods(case: Case) -> None:
 
 
 def note_saving(case: Case) -> None:
-    if case.status.phase is not Phase.RUNNING:
-        return
-    before = case.status.condition(ConditionType.SAVED)
-    case.status = tell_of_saving(case.job, case.status, now=case.now)
+    before, pods = case.status.condition(ConditionType.SAVED), case.all_job_pods
+    case.status = tell_of_saving(case.job, case.status, job_pods=pods, now=case.now)
     told = case.status.condition(ConditionType.SAVED)
     if (
         told is not None
