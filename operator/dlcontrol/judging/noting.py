@@ -102,13 +102,13 @@ def note_troubles(case: Case) -> None:
 
 def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
     before, case.status = case.status, status
-    told = status.condition(kind)
-    if status is not before and told is not None and _says_more(told, before.condition(kind)):
-        case.news.append(News(told.reason, told.message, warning=told.status is not well))
+    fresh = status.condition(kind)
+    if status is not before and fresh is not None and _says_more(fresh, before.condition(kind)):
+        case.news.append(News(fresh.reason, fresh.message, warning=fresh.status is not well))
 
 
-def _says_more(told: Condition, before: Condition | None) -> bool:
+def _says_more(fresh: Condition, before: Condition | None) -> bool:
     """Return True if the condition does more than leave out some of its former reasons."""
-    if before is None or told.status is not before.status:
+    if before is None or fresh.status is not before.status:
         return True
-    return not set(told.reason.split(",")) <= set(before.reason.split(","))
+    return not set(fresh.reason.split(",")) <= set(before.reason.split(","))
