@@ -1,7 +1,7 @@
 """
 Turns of users at the event loop: it works on one request of a user at a time, and pauses after it for as long.
 
-A user who asks on all connections at once otherwise lets everybody wait for all of them. No turn may last while a
+A user who asks on all connections at once otherwise lets all others wait for all of them. No turn may last while a
 request waits for something else, such as a change or a thread.
 """
 

@@ -66,7 +66,7 @@ class JobsReading:
             return await self._watch(request, selector)
         await self._turns.renew()
         async with request.app[TURNS].take(request):
-            # Before the list, so that a watch tells what changes while it is made.
+            # Before the list, so that a watch shows what changes while it is made.
             version, entries = self._documents.version(), self._registry.entries.values()
             items = await self._documents.listed(request, selector, entries=entries)
             return web.json_response(showing.list_document(version, items))
