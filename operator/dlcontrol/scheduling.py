@@ -199,11 +199,11 @@ class Scheduler:
                 self._learning.keep_policy_state(name, plan.policy_state)
                 plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
-                told = replace(
+                renewed = replace(
                     plan, steps=(*plan.steps, *self._renew_waits(plan, snapshot, scene=scene))
                 )
                 statuses = snapshots.statuses_of(
-                    told, snapshot, scene=scene, policy=self._options.policy
+                    renewed, snapshot, scene=scene, policy=self._options.policy
                 )
                 return Decision(statuses, plan, snapshot)
         raise AssertionError("every job was set aside, and a plan for none of them was refused")

@@ -204,6 +204,18 @@ def test_a_job_that_did_less_than_it_was_asked_for_has_ended_early(last, interva
         )
 
 
+def test_a_job_whose_counter_begins_again_in_each_epoch_has_not_ended_early():
+    last = Progress(iteration=150, begun=True, interval=1)
+    strict = {**THOUSAND, "training": Training(iterations=1000, may_end_early=False)}
+    said = judged(alone(replace(ended(run(3, 0)), progress=last), **strict, heard=3, lap=150))
+    assert (said.phase, said.failures) == (Phase.COMPLETED, 0)
+    assert said.condition(ConditionType.FINISHED).reason == "Finished"
+    assert said.message == (
+        "its training finished; how far it came is not certain: its counter begins again after 150"
+        " iterations"
+    )
+
+
 def test_an_early_end_is_a_failure_if_its_user_says_so_and_once_for_each_start():
     strict = {**THOUSAND, "training": Training(iterations=1000, may_end_early=False)}
     early = replace(ended(run(3, 0)), progress=Progress(iteration=5, begun=True, interval=1))
@@ -591,6 +603,17 @@ def test_what_a_sidecar_complains_of_is_told_once_with_its_remedy():
 
     over = alone(running(run(3, 0)), conditions=said.status.conditions)
     assert "Solved" in reasons(verdict(over))
+
+
+def test_a_complaint_that_is_over_before_the_others_is_no_news():
+    full, slow = Problem("DiskFull", "/logs has no room"), Problem("NoWarmStart", "it starts cold")
+    both = verdict(alone(replace(running(run(3, 0)), problems=(full, slow))))
+    assert "DiskFull,NoWarmStart" in reasons(both)
+    one = alone(replace(running(run(3, 0)), problems=(slow,)), conditions=both.status.conditions)
+    said = verdict(one)
+    told = said.status.condition(ConditionType.TROUBLED)
+    assert (told.status, told.reason, told.message) == (True, "NoWarmStart", slow.message)
+    assert "NoWarmStart" not in reasons(said)
 
 
 def test_what_was_complained_of_stays_told_when_the_pod_is_gone():

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from dlcontrol.deciding.snapshots import take_snapshot
-from dlcontrol.judging.checkpoints import notice_for
+from dlcontrol.judging.checkpoints import notice_for, tell_of_saving
 from dlcontrol.judging.judging import judge
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.status import ConditionType, Status, Trust
 from dlcore.model import Checkpoint, Mechanism, Phase, Training
 from dlcore.profiles import Costs
 from dlsidecar.behaviour.events import Gone, RankEnded, Started
-from dlwire.messages import Change, Progress, Saving
+from dlwire.messages import Change, Problem, Progress, Saving
 from tests.builders import make_job
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, released, run, running, stop
 
@@ -207,6 +207,53 @@ def test_work_that_a_start_does_again_was_lost_and_is_counted_once():
     assert judged(known).lost_iterations == 339
 
 
+IN_LAPS: dict[str, Any] = {"lap": 150, "iteration": 360, "pace": 2.0, "heard": 3}
+"""A job whose counter begins again every 150 iterations, at the 60th of its third lap."""
+CONFIRMED: dict[str, Any] = {"trust": Trust.CONFIRMED, "saved_at": NOW}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "known", "first", "iteration", "lost"),
+    [
+        pytest.param(ASKED, {"saved": 360, **CONFIRMED}, 61, 361, 0, id="it goes on"),
+        pytest.param(ASKED, {"saved": 362, **CONFIRMED}, 59, 359, 1, id="a late report"),
+        pytest.param(ASKED, {"saved": 300, **CONFIRMED}, 1, 301, 59, id="after its second lap"),
+        pytest.param(ASKED, {"saved": 340, **CONFIRMED}, 1, 301, 59, id="it saves each lap"),
+        pytest.param(ASKED, {"saved": 100, **CONFIRMED}, 101, 101, 259, id="it has crashed"),
+        pytest.param(ASKED, {"saved": 360, **CONFIRMED}, 361, 361, 0, id="the same SideCar"),
+        pytest.param(ASKED, {}, 61, 61, 0, id="nothing is known to be saved"),
+        pytest.param(BY_ITSELF, {}, 61, 361, 0, id="it saves itself"),
+        pytest.param(TRUSTED, {}, 40, 340, 20, id="its user says that it is saved"),
+        pytest.param(NONE, {}, 1, 1, 359, id="it saves nothing"),
+    ],
+)
+def test_a_counter_that_begins_again_in_each_epoch_is_counted_on_by_the_next_sidecar(
+    checkpoint, known, first, iteration, lost
+):
+    on = Progress(iteration=first, begun=True, lap=150 if first > 150 else 0)
+    said = judged(trains(checkpoint=checkpoint, progress=on, **{**IN_LAPS, **known}))
+    assert (said.iteration, said.lapped, said.lap) == (iteration, iteration - first, 150)
+    assert said.lost_iterations == lost
+    assert said.trust is not Trust.FAILED
+    later = replace(on, iteration=first + 4)
+    again = trains(checkpoint=checkpoint, progress=later, heard=5, lap=150, lapped=said.lapped)
+    assert judged(again).iteration == iteration + 4
+
+
+@pytest.mark.parametrize("saved", [0, 340])
+def test_a_fall_of_such_a_counter_shows_nothing_about_the_checkpoint(saved):
+    known = {"saved": saved, "trust": Trust.CONFIRMED if saved else Trust.UNTRIED}
+    begins = Progress(iteration=30, begun=True)
+    said = judged(trains(checkpoint=ASKED, progress=begins, **{**IN_LAPS, **known}))
+    assert (said.trust, said.failed_at) == (known["trust"], 0.0)
+
+
+def test_a_count_beyond_a_lap_shows_that_its_counter_does_not_begin_again_there():
+    on = Progress(iteration=361, begun=True)
+    said = judged(trains(checkpoint=ASKED, progress=on, **IN_LAPS, lapped=150))
+    assert (said.iteration, said.lap, said.lapped) == (361, 0, 0)
+
+
 FIRST = Progress(iteration=1, begun=True)
 
 
@@ -235,6 +282,38 @@ def lost_its_gpus(phase, **rest):
 def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus():
     for job in (lost_its_gpus(Phase.SUSPENDED, suspend=True), lost_its_gpus(Phase.QUEUED)):
         assert judged(job).trust is Trust.FAILED
+
+
+def test_how_a_stop_was_saved_is_said_at_once_and_why_it_was_not():
+    why = "view-1.npy changed 0.0 s ago"
+    state = stopped(Saving.TIMED_OUT)
+    state = replace(state, problems=(Problem("CheckpointIncomplete", why),))
+    job = cast(
+        "a",
+        None,
+        generation=2,
+        job_pods={"n0": state},
+        phase=Phase.SUSPENDED,
+        suspend=True,
+        checkpoint=ASKED,
+        iteration=340,
+        triable=True,
+        trust=Trust.CONFIRMED,
+        saved=300,
+        saved_at=NOW - 60.0,
+    )
+    assert why in warnings(job)["NotConfirmed"]
+    status = judged(job)
+    told = status.condition(ConditionType.SAVED)
+    assert told is not None
+    assert (told.status, told.reason) == (False, "NotConfirmed")
+    assert why in told.message
+    # The SideCar that knew why has left.
+    assert tell_of_saving(job.entry.job, status, now=NOW) == status
+    saved = judged(changes(Saving.CONFIRMED, phase=Phase.SUSPENDED, suspend=True, trials=1))
+    told = saved.condition(ConditionType.SAVED)
+    assert told is not None
+    assert told.reason == "Confirmed"
 
 
 def test_work_that_is_lost_shows_that_a_checkpoint_that_is_never_asked_for_does_not_work():

@@ -133,6 +133,13 @@ def test_a_confirmed_checkpoint_counts_from_then_on():
     assert (said.status, said.reason) == (True, "Confirmed")
 
 
+def test_a_trial_has_saved_the_laps_that_its_sidecar_does_not_count_as_well():
+    on = Progress(iteration=40, begun=True)
+    trial = replace(CONFIRMED, iteration=30)
+    counted = {"lap": 150, "lapped": 300, "heard": 5}
+    assert judged(trains(trial, progress=on, **counted))[0].saved == 330
+
+
 @pytest.mark.parametrize("saving", [Saving.FAILED, Saving.TIMED_OUT])
 def test_one_that_is_not_confirmed_does_not_count_and_says_why(saving):
     status, news = judged(trains(replace(FAILED, saving=saving)))

@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 
+from dlclient.backend import Away
 from dlclient.local import socket_client
+from dlclient.local.socket_client import SocketClient
 from dlctl.verbs.server import down
 from dllocal.api import serving
 from dllocal.folders import Folders
@@ -115,6 +118,38 @@ def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
     result = dljob("get", "--state", root)
     assert result.stderr.startswith(f"dljob: no dljob up answers at {folders.socket}; start one")
     folders.socket.unlink()
+
+
+def test_a_server_that_takes_in_others_first_is_waited_for(root):
+    path = root / "dljob.sock"
+    root.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as door, socket.socket(socket.AF_UNIX) as other:
+        door.bind(str(path))
+        door.listen(0)
+        other.connect(str(path))
+
+        def serve():
+            time.sleep(0.3)
+            door.accept()[0].close()
+            connection, _ = door.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{}")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert SocketClient(path).ask("GET", ("about",)) == {}
+        thread.join()
+
+
+def test_a_server_that_takes_in_nobody_is_given_up(root):
+    path = root / "dljob.sock"
+    with socket.socket(socket.AF_UNIX) as door, socket.socket(socket.AF_UNIX) as other:
+        door.bind(str(path))
+        door.listen(0)
+        other.connect(str(path))
+        with pytest.raises(Away, match="has not answered for 1 s"):
+            SocketClient(path, patience_s=1.0).ask("GET", ("about",))
 
 
 @pytest.fixture

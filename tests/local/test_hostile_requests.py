@@ -41,7 +41,7 @@ def bodies() -> Iterator[tuple[str, bytes, int, str]]:
     """Yield each request with the status and the words with which it is refused."""
     yield "ten thousand wrong jobs", listed("0" + ",0" * 9_999), 422, "not a DLJob"
     lists = ",".join([f'{{"x": [{"0" + ",0" * 19_000}]}}'] * 60)
-    yield "a million values", listed(lists), 413, "more than 1,000,000 values"
+    yield "a million values", listed(lists), 413, "more than 1,048,576 values"
     unknown = job_document("unknown")
     unknown["spec"] |= {f"gpuz{number}": 1 for number in range(15_000)}
     yield "fifteen thousand unknown fields", json.dumps(unknown).encode(), 422, "no such field"
@@ -62,7 +62,7 @@ def test_a_request_that_costs_much_more_to_read_than_to_write_is_refused(ask: As
 
 @pytest.mark.slow
 def test_a_request_of_many_megabytes_is_refused(ask: Asker):
-    answer = ask("POST", "/v1/jobs", listed("0" + ",0" * (8 << 20))[: 16 << 20])
+    answer = ask("POST", "/v1/jobs", listed('"' + "0" * (16 << 20))[: 16 << 20])
     assert (answer.status, "not JSON" in answer.json["error"]) == (400, True)
     answer = ask("POST", "/v1/jobs", listed("0" + ",0" * 7_000_000))
     assert (answer.status, "submit fewer" in answer.json["error"]) == (413, True)

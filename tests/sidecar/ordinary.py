@@ -30,6 +30,7 @@ EXAMPLES = ROOT / "examples"
 INSTALLED = ROOT / ".frameworks"
 LATER = ("fsdp", "accelerate", "deepspeed")
 WIDTHS = (1, 2, 4, 1)
+ENDLESS = 1_000_000
 BETWEEN = 60
 """The number of steps on each number of GPUs before it changes."""
 LIMIT_SECONDS = 300
@@ -60,9 +61,15 @@ class Change(NamedTuple):
 
 
 def begin(
-    folder: Path, token: str, name: str, *, launcher: tuple[str, ...] = (), warm: bool = False
+    folder: Path,
+    token: str,
+    name: str,
+    *,
+    launcher: tuple[str, ...] = (),
+    warm: bool = False,
+    steps: int = ENDLESS,
 ) -> SideCar:
-    """Start the SideCar as the job file of an example says, for a training that does not end."""
+    """Start the SideCar as the job file of an example says."""
     document = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())
     if launcher:
         document["spec"]["processes"] = "perNode"
@@ -77,7 +84,7 @@ def begin(
     if not warm:
         options.pop("preload", None)
     script = str(EXAMPLES / name / "train.py")
-    command = [str(find_python(name)), *launcher, script, "--steps=1000000", f"--out={own}"]
+    command = [str(find_python(name)), *launcher, script, f"--steps={steps}", f"--out={own}"]
     return SideCar(
         folder,
         token,

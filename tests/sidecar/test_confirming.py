@@ -31,7 +31,9 @@ LIMIT_SECONDS = 240.0
 class Asking:
     """One request, of which the test says what happens when it is sent."""
 
-    def __init__(self, folder: Path, ask: Callable[[], int], *, doubt_seconds: float) -> None:
+    def __init__(
+        self, folder: Path, ask: Callable[[], int | None], *, doubt_seconds: float
+    ) -> None:
         self.confirmed: list[str] = []
         self._heard = asyncio.Event()
         self._file_thread = FileThread("test")
@@ -99,6 +101,24 @@ def test_an_answer_at_once_confirms_it_and_one_with_the_stamps_of_a_late_clock_a
     async def main() -> list[str]:
         doubt_seconds = 0.2 if is_late else LIMIT_SECONDS
         return await Asking(tmp_path, ask, doubt_seconds=doubt_seconds).wait()
+
+    assert live_through(main()) == ["asked"]
+
+
+def test_a_save_before_the_training_could_be_asked_does_not_confirm_it(tmp_path):
+    calls: list[None] = []
+
+    def ask() -> int | None:
+        calls.append(None)
+        if len(calls) < 3:
+            save(tmp_path, f"unasked-{len(calls)}")
+            return None
+        since: int = await_next_stamp()
+        save(tmp_path, "asked")
+        return since
+
+    async def main() -> list[str]:
+        return await Asking(tmp_path, ask, doubt_seconds=LIMIT_SECONDS).wait()
 
     assert live_through(main()) == ["asked"]
 

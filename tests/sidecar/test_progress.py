@@ -204,6 +204,24 @@ def test_a_counter_that_begins_again_in_each_epoch_is_counted_on():
     assert counted(50, 150, 1, 75, 150, 2, 60) == [50, 150, 151, 225, 300, 302, 360]
 
 
+@pytest.mark.parametrize(
+    ("reports", "lap"),
+    [
+        ((1, 75, 150), 0),
+        ((1, 75, 150, 1), 150),
+        ((1, 75, 150, 1, 75, 150, 1), 150),
+        # A bar of an evaluation, which may be the next epoch at first.
+        ((1, 75, 150, 1, 10), 150),
+        ((1, 75, 150, 1, 10, 151), 0),
+    ],
+)
+def test_the_length_of_an_epoch_is_reported(reports: tuple[int, ...], lap: int):
+    meter = Meter()
+    for second, report in enumerate(reports):
+        meter.observe(float(second), Post(iteration=report))
+    assert meter.progress(9.0).lap == lap
+
+
 def test_lines_of_ranks_out_of_order_begin_no_epoch():
     assert counted(99, 100, 99, 101, 100, 102) == [99, 100, 99, 101, 100, 102]
 

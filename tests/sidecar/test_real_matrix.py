@@ -38,6 +38,8 @@ SAVING_BY_ITS_END = {
     "checkpoint.timeoutSeconds": 600,
 }
 SAVING_SOON = {**SAVING, "checkpoint.timeoutSeconds": 0.1}
+SAVING_UNREADY = {**SAVING, "checkpoint.timeoutSeconds": 1}
+"""For a training without a handler, which the SideCar awaits until shortly before that time."""
 PATIENT = {"graceSeconds": 600}
 HASTY = {"graceSeconds": 0.1, "killSeconds": 0.1}
 LENIENT = (sys.executable, str(HERE / "lenient.py"))
@@ -161,7 +163,7 @@ def it_tries_its_checkpoint_and_goes_on(stage: Stage) -> None:
 def it_saves_itself_too_slowly_or_does_not_know_how(stage: Stage) -> None:
     for manner, options, trigger in (
         (("hang",), SAVING_SOON, Trigger.SAVING_TIMED_OUT),
-        ((), SAVING, Trigger.NOT_SAVED),
+        ((), SAVING_UNREADY, Trigger.NOT_SAVED),
     ):
         with stage.container(Manner(manner, options)) as container:
             container.run_and_wait()
@@ -175,7 +177,7 @@ def it_saves_itself_too_slowly_or_does_not_know_how(stage: Stage) -> None:
 
 
 def it_does_not_hear_sigterm(stage: Stage) -> None:
-    with stage.container(Manner(("obey", "deaf"), {**SAVING, **PATIENT})) as container:
+    with stage.container(Manner(("obey", "deaf"), {**SAVING_UNREADY, **PATIENT})) as container:
         container.run_and_wait(3)
         container.stop(checkpoint=False)
         container.say_what_changes_nothing(Phase.STOPPING)

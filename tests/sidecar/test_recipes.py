@@ -1,8 +1,9 @@
-"""The lines of docs/training.md that stand in no example, run with their framework by `make test-frameworks`."""
+"""The lines of docs/training.md that stand in no example; those of a framework are run by `make test-frameworks`."""
 
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 
 import pytest
@@ -87,3 +88,65 @@ def test_keras_takes_no_step_twice_and_none_too_many(tmp_path, token):
         assert f"ended at {STEPS_AN_EPOCH * EPOCHS}\n" in sidecar.told()
     finally:
         sidecar.close()
+
+
+OWN_STEPS = 400
+OWN = f"""
+import json, os, signal, sys, time
+from dljob import training
+
+path = training.folder("out") / "state.json"
+step, total = json.loads(path.read_text()) if path.exists() else (0, 0)
+print("begins at", step, flush=True)
+
+
+def save():
+    path.with_suffix(".tmp").write_text(json.dumps([step, total]))
+    os.replace(path.with_suffix(".tmp"), path)
+
+
+BEFORE
+while step < {OWN_STEPS}:
+    step += 1
+    total += step
+    print("step", step, flush=True)
+    time.sleep(0.01)
+    AFTER_A_STEP
+print("ended at", step, total)
+"""
+
+
+@pytest.mark.processes
+def test_an_own_loop_that_saves_on_sigterm_ends_as_an_uninterrupted_run(tmp_path, token):
+    first, *others = read_recipe("Without new lines: SIGTERM").splitlines()
+    lines = OWN.replace("BEFORE", first).replace("AFTER_A_STEP", "\n    ".join(others))
+    program, folder = tmp_path / "train.py", tmp_path / "ckpt"
+    program.write_text(lines)
+    folder.mkdir()
+    sidecar = SideCar(
+        *(tmp_path, token, sys.executable, "-u", str(program)),
+        options={
+            "checkpoint.signal": "SIGTERM",
+            "checkpoint.confirm": "exit",
+            "checkpoint.path": str(folder),
+            "progressLog": r"step (?P<iteration>\d+)",
+            "pollSeconds": 0.2,
+        },
+        path=(str(ROOT / "operator"),),
+        environment={"DLJOB_CHECKPOINT_DIR": str(folder)},
+    )
+    try:
+        sidecar.wait_ready()
+        for generation, gpu in enumerate(("0", "1", "2"), start=1):
+            reached = sidecar.state().progress.iteration
+            sidecar.run(generation, gpu)
+            wait_for(sidecar, partial(has_reached, reached + 30), "some steps")
+        sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
+        told = sidecar.told()
+    finally:
+        sidecar.close()
+    # An uninterrupted run takes each step once.
+    assert f"ended at {OWN_STEPS} {sum(range(OWN_STEPS + 1))}\n" in told
+    begun = [int(step) for step in re.findall(r"^begins at (\d+)$", told, re.MULTILINE)]
+    assert 0 == begun[0] < begun[1] < begun[2]
+    assert re.findall(r"^step (\d+)$", told, re.MULTILINE) == [*map(str, range(1, OWN_STEPS + 1))]

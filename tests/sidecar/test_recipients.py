@@ -90,6 +90,13 @@ def test_ranks_that_have_no_handler_yet_are_named_and_none_is_asked(start):
     shell = start(RANKS, lines=2, FIRST=READY, SECOND=LATE, **LAUNCH)
     for to_all in (False, True):
         found = find(shell, to_all=to_all)
-        assert (found.pids, found.fault) == ((), "rank 1 has no handler for SIGUSR1 yet")
+        assert (found.pids, found.fault) == ((), "rank 1 has no handler for SIGUSR1")
     shell = start('"$PYTHON" -c "$RANK"; true', lines=1, RANK=LATE)
-    assert find(shell) == ((), "the training has no handler for SIGUSR1, or has not yet")
+    assert find(shell) == ((), "the training has no handler for SIGUSR1")
+
+
+def test_a_shell_that_ignores_the_signal_does_not_lose_it_for_a_training_without_a_handler_yet(
+    start,
+):
+    shell = start('trap \'\' USR1; "$PYTHON" -c "$RANK"; true', lines=1, RANK=LATE)
+    assert find(shell) == ((), "the training has no handler for SIGUSR1")

@@ -92,11 +92,43 @@ def test_the_end_confirms_where_the_job_says_so_and_nowhere_else(drive, tmp_path
 
 
 def test_a_job_without_a_handler_is_not_killed_by_the_signal(drive):
-    driver = begin(drive(checkpoint={"signal": "SIGUSR1", "confirm": "exit"}))
+    saving = {"signal": "SIGUSR1", "confirm": "exit", "timeout_seconds": 0.5}
+    driver = begin(drive(checkpoint=saving))
     driver.call("checkpoint")
-    assert "SIGUSR1" in str(driver.wait_for("CheckpointFailed")["problem"])
+    why = "the training has no handler for SIGUSR1, and has installed none in 0.5 s"
+    assert why in str(driver.wait_for("CheckpointFailed")["problem"])
     assert driver.facts()["processes"][0]["signal"] is None
     driver.stop_all()
+
+
+UNREADY_SECONDS = 1.5
+"""Longer than a request waited for a handler when it looked for one only once."""
+LATE = "time.sleep(float(sys.argv[1]))"
+SAVE = "signal.signal(10, lambda *_: (open(sys.argv[2], 'w').write('saved'), sys.exit(0)))"
+
+
+@pytest.mark.parametrize("confirm", ["exit", "file"])
+def test_one_that_gets_its_handler_after_the_request_is_asked_then(drive, tmp_path, confirm):
+    code = f"import signal, sys, time; print('ready', flush=True); {LATE}; {SAVE}; time.sleep(1000)"
+    made = tmp_path / "checkpoints" / "latest"
+    made.parent.mkdir()
+    saving = {"signal": "SIGUSR1", "confirm": confirm, "path": str(made.parent)}
+    command = [sys.executable, "-c", code, str(UNREADY_SECONDS), str(made)]
+    driver = begin(drive(command=command, checkpoint=saving))
+    driver.call("checkpoint")
+    driver.wait_for("CheckpointDone")
+    assert made.read_text() == "saved"
+    driver.wait_for("Gone")
+
+
+def test_one_that_ends_before_it_has_a_handler_has_not_saved(drive):
+    code = f"import sys, time; print('ready', flush=True); {LATE}"
+    command = [sys.executable, "-c", code, str(UNREADY_SECONDS)]
+    driver = begin(drive(command=command, checkpoint={"signal": "SIGUSR1", "confirm": "exit"}))
+    driver.call("checkpoint")
+    failed = driver.wait_for("CheckpointFailed")
+    assert requests.UNCONFIRMED in str(failed["problem"])
+    driver.wait_for("Gone")
 
 
 def test_a_command_confirms_by_its_end(drive, tmp_path):

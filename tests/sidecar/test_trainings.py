@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from functools import partial
 
 import pytest
 import yaml
 
 from dlcore.documents import jobfile
+from dlwire.messages import Phase
 from tests.sidecar.drivers import ROOT
-from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_python, walk
+from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_python, wait_for, walk
 
 NAMES = ("torchrun", "huggingface", "accelerate", "lightning", "fsdp", "deepspeed")
 UNKNOWING = ("digits", "replay", "pytorch", "tensorflow")
@@ -110,3 +112,34 @@ def test_training_goes_on_over_one_two_four_and_one(train, name, launcher):
         assert [int(world) for world, _ in begun] == list(WIDTHS)
         steps = [int(step) for _, step in begun]
         assert steps == sorted(set(steps))
+
+
+STEPS = 2000
+
+
+@pytest.mark.processes
+@pytest.mark.frameworks
+@pytest.mark.timeout(4500)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_final_step_is_that_of_an_uninterrupted_run(tmp_path, token, name):
+    if not find_python(name).exists():
+        pytest.skip(f"what {name} needs is not installed; `make test-frameworks` says how")
+    final = {}
+    for kind, widths in {"uninterrupted": (1,), "changed": (1, 2, 1)}.items():
+        (tmp_path / kind).mkdir()
+        sidecar = begin(tmp_path / kind, token, name, steps=STEPS)
+        try:
+            sidecar.wait_ready()
+            for generation, width in enumerate(widths, start=1):
+                reached = sidecar.state().progress.iteration
+                sidecar.run(generation, *map(str, range(width)), processes=width)
+                wait_for(sidecar, partial(has_passed, reached + 20, generation), "some steps")
+            sidecar.wait_for(lambda state: state.phase is Phase.EXITED)
+            final[kind] = sidecar.state().progress.iteration
+        finally:
+            sidecar.close()
+    assert final == {"uninterrupted": STEPS, "changed": STEPS}
+
+
+def has_passed(step, generation, state):
+    return state.held_generation == generation and state.progress.iteration > step

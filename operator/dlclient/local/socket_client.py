@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,8 @@ def shorten(path: Path) -> Path:
 def _exchange(path: Path, request: bytes, *, limit: float) -> bytes:
     """Send a request and return all that comes back; each part may take up to the limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(limit)
         short = shorten(path)
-        connection.connect(str(short))
+        _connect(connection, short, limit=limit)
         _insist_on_user(connection, path)
         _insist_on_folder(short.parent)
         # A server refuses a request that is too large before all of it has arrived.
@@ -120,6 +120,17 @@ def _exchange(path: Path, request: bytes, *, limit: float) -> bytes:
         while block := connection.recv(BLOCK):
             blocks.append(block)
     return b"".join(blocks)
+
+
+def _connect(connection: socket.socket, path: Path, *, limit: float) -> None:
+    """Connect, and wait for that in the kernel while another user's connections are taken in."""
+    # Without it Python's time limit makes the socket one that does not wait.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(limit), 0))
+    try:
+        connection.connect(str(path))
+    except BlockingIOError as error:
+        raise TimeoutError from error
+    connection.settimeout(limit)
 
 
 def _insist_on_user(connection: socket.socket, path: Path) -> None:

@@ -9,6 +9,7 @@ If no SideCar requests checkpoints, the iteration at which the next start contin
 evidence.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ KEEPS = "it keeps the GPUs it starts with, unless a job of a higher priority nee
 _REMEDY = (
     "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
 )
+_CAUSES = frozenset({"CheckpointIncomplete", "CheckpointFailed", "CheckpointTimedOut"})
 TO_BE_TRIED = "NotTriedYet"
 """The reason of a condition that is no fault: the trial is still to come."""
 _WHEN_TRIED = (
@@ -46,6 +48,8 @@ _LOSABLE = 0.25
 """The checkpoint does not work if a start repeats more than this share of the work."""
 _ENDING_S = 600.0
 """The longest time from the last step to the end in which a job keeps its GPUs."""
+_LATE_LAP = 0.25
+"""The share of a lap by which the reports may be late."""
 _LOOK_S = 10.0
 """A checkpoint may lack this much work, because reports reach the controller late."""
 
@@ -157,9 +161,18 @@ def _generation_of_change(state: State) -> int:
     return state.change.generation if state.change is not None else 0
 
 
-def tell_of_saving(job: Job, status: Status, *, now: float) -> Status:
-    """Set the condition about the job's checkpoints."""
-    return status.with_condition(_condition(job, status), now)
+def tell_of_saving(
+    job: Job, status: Status, *, job_pods: Iterable[JobPod] = (), now: float
+) -> Status:
+    """Set the condition about the job's checkpoints, with the cause that a SideCar reports."""
+    said, before = _condition(job, status), status.condition(ConditionType.SAVED)
+    problems = (each for pod in job_pods if pod.state is not None for each in pod.state.problems)
+    cause = next((each.message for each in problems if each.name in _CAUSES), "")
+    if cause and said.reason == "NotConfirmed":
+        said = replace(said, message=f"{said.message}; {cause}")
+    elif before is not None and before.message.startswith(said.message):
+        said = replace(said, message=before.message)  # The SideCar that knew the cause may be gone.
+    return status.with_condition(said, now)
 
 
 def _follow(status: Status, state: State, *, now: float) -> Status:
@@ -207,12 +220,32 @@ def reset_trust(status: Status) -> Status:
     return replace(fresh, saved=0, saved_at=0.0, ends=False)
 
 
+def count_laps(status: Status, checkpoint: Checkpoint, *, iteration: int) -> int:
+    """
+    Return the iterations of the whole laps that a new start does not count.
+
+    Its SideCar may not know the earlier laps of a counter that begins again. The fewest laps count
+    with which the start goes on at the checkpoint, but never beyond the work that was done.
+    """
+    lap = status.lap
+    if not lap:
+        return 0
+    goes_on_by_itself = bool(checkpoint.path) and not is_asked(checkpoint)
+    is_trusted = checkpoint.trusted or goes_on_by_itself
+    saved = status.iteration if is_trusted else status.saved
+    fewest = math.ceil((saved - iteration) / lap - _LATE_LAP)
+    most = math.floor((status.iteration - iteration) / lap + _LATE_LAP)
+    return max(0, min(fewest, most)) * lap
+
+
 def note_loss(status: Status, job: Job, *, iteration: int, now: float) -> Status:
     """Record the work lost with the former start, once a new start reports its first iteration."""
     lost = status.iteration - iteration
     if is_declared(job.checkpoint):
         status = _weigh(status, iteration, now=now)
-    return count_loss(status, lost) if lost > 0 else status
+    # Until a checkpoint is confirmed, the laps before this start are unknown.
+    is_known = not status.lap or bool(status.saved) or not is_declared(job.checkpoint)
+    return count_loss(status, lost) if lost > 0 and is_known else status
 
 
 def count_loss(status: Status, lost: int) -> Status:
@@ -223,7 +256,12 @@ def count_loss(status: Status, lost: int) -> Status:
 
 def _weigh(status: Status, iteration: int, *, now: float) -> Status:
     """Judge a checkpoint by the first iteration of the start that began with it."""
-    if status.saved - iteration > max(1.0, status.pace * _LOOK_S):
+    losable = _LOSABLE * status.iteration
+    is_before = status.saved - iteration > max(1.0, status.pace * _LOOK_S)
+    repeats = status.iteration - iteration > max(1.0, losable)
+    if status.lap and (is_before or repeats):
+        return status  # The counter begins again, so its fall shows nothing.
+    if is_before:
         # Zero trials mean that no request failed: the training did not continue from the confirmed
         # one.
         return replace(status, trust=Trust.FAILED, saved=iteration, failed_at=now, trials=0)
@@ -232,8 +270,7 @@ def _weigh(status: Status, iteration: int, *, now: float) -> Status:
     was_asked = status.saves and status.heard > status.broken
     if status.trust is not Trust.UNTRIED or not was_asked or status.judged > status.heard:
         return status
-    losable = _LOSABLE * status.iteration
-    if status.iteration - iteration > max(1.0, losable):
+    if repeats:
         return replace(fail_saving(status, now), saved=min(status.saved, iteration))
     return replace(status, saved=iteration) if iteration - status.iteration <= losable else status
 

@@ -47,6 +47,9 @@ def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> End
         return Ending("Finished", f"its training finished; {_why_unreported(job, job_pods)}")
     if job.training.target is not None or has_done_all(job, status, job_pods=job_pods):
         return Ending("Finished", "its training finished")
+    if status.lap:
+        why = f"its counter begins again after {status.lap:,} iterations"
+        return Ending("Finished", f"its training finished; how far it came is not certain: {why}")
     last = status.iteration
     message = f"its training ended with exit status 0 after {last:,} of {total:,} iterations"
     return Ending(ENDED_EARLY, message)

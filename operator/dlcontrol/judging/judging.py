@@ -146,7 +146,10 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     """Apply the first happening that is found; the next cycle judges the rest."""
     case.forecast = learnt.forecast
     # First, because the SideCar may leave, and news of the next start may overtake this report.
+    judged = case.status.judged
     case.status = follow_saving(case.status, case.all_job_pods, now=case.now)
+    if case.status.judged != judged:
+        note_saving(case)
     case.status, news = trials.follow_trial(
         case.status, case.job, started=case.started, now=case.now
     )
@@ -165,7 +168,8 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     if case.latest.generation == case.status.run_generation:
         case.status = count_change(case.status, case.started, resumption=learnt.resumption)
     case.follow_progress()
-    note_saving(case)
+    if case.status.phase is Phase.RUNNING:
+        note_saving(case)
     note_stall(case)
     note_troubles(case)
 

@@ -8,7 +8,7 @@ from dlcontrol.judging.ends_and_retries import Case
 from dlcontrol.judging.progress import tell_of_stall
 from dlcontrol.judging.starting_pods import quiet_seconds
 from dlcontrol.situation.rules import News
-from dlcontrol.situation.status import ConditionType, Status
+from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore import lifecycle
 from dlcore.lifecycle import Event
 from dlcore.model import Phase, Placement
@@ -69,10 +69,8 @@ def note_pods(case: Case) -> None:
 
 
 def note_saving(case: Case) -> None:
-    if case.status.phase is not Phase.RUNNING:
-        return
-    before = case.status.condition(ConditionType.SAVED)
-    case.status = tell_of_saving(case.job, case.status, now=case.now)
+    before, pods = case.status.condition(ConditionType.SAVED), case.all_job_pods
+    case.status = tell_of_saving(case.job, case.status, job_pods=pods, now=case.now)
     told = case.status.condition(ConditionType.SAVED)
     if (
         told is not None
@@ -104,6 +102,13 @@ def note_troubles(case: Case) -> None:
 
 def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
     before, case.status = case.status, status
-    told = status.condition(kind)
-    if status is not before and told is not None:
-        case.news.append(News(told.reason, told.message, warning=told.status is not well))
+    fresh = status.condition(kind)
+    if status is not before and fresh is not None and _says_more(fresh, before.condition(kind)):
+        case.news.append(News(fresh.reason, fresh.message, warning=fresh.status is not well))
+
+
+def _says_more(fresh: Condition, before: Condition | None) -> bool:
+    """Return True if the condition does more than leave out some of its former reasons."""
+    if before is None or fresh.status is not before.status:
+        return True
+    return not set(fresh.reason.split(",")) <= set(before.reason.split(","))

@@ -7,13 +7,14 @@ record that has other changes, or when :func:`count_every` has passed.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dlcontrol.judging.checkpoints import note_loss
+from dlcontrol.judging.checkpoints import count_laps, note_loss
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
 from dlcore.measuring import Resumption
 from dlcore.model import Direction, Job, Phase, Target
+from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Progress
 
 COUNT_EVERY_S = 30.0
@@ -21,6 +22,8 @@ COUNT_EVERY_S = 30.0
 COUNTS_PER_S = 2.0
 """The average number of jobs counted each second; with many jobs each is counted less often."""
 
+_LONGEST_LAP = 1.1
+"""Laps may differ by this factor."""
 FIRST_STEP_S = 120.0
 """A start without news counts as training after this time, because some trainings report rarely."""
 
@@ -53,16 +56,18 @@ def follow_progress(
     if progress is not None:
         total = job.training.iterations or 0
         was_at_end = 0 < total <= status.iteration
+        lap = _find_lap(status, progress)
         if _is_first_word(
             status, progress, start=(start := max(job_pod.start for job_pod in started))
         ):
             was_at_end = False
-            # The work that this start repeats was lost with the start before.
-            status = replace(
-                note_loss(status, job, iteration=progress.iteration, now=now), heard=start
-            )
-        if progress.iteration not in (0, status.iteration):
-            figures["iteration"] = progress.iteration
+            status = _follow_first_word(replace(status, lap=lap), job, progress=progress, now=now)
+            status = replace(status, heard=start)
+        lapped = status.lapped if lap else 0
+        figures |= {"lap": lap, "lapped": lapped}
+        iteration = min(lapped + progress.iteration, LARGEST_WHOLE)
+        if progress.iteration and iteration != status.iteration:
+            figures["iteration"] = iteration
             # A job keeps its GPUs for some time after its last step, which no later report prolongs.
             figures["iterated_at"] = status.iterated_at if was_at_end else now
         speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
@@ -76,6 +81,19 @@ def follow_progress(
 
 def _is_first_word(status: Status, progress: Progress, *, start: int) -> bool:
     return start != status.heard and progress.begun and bool(progress.iteration)
+
+
+def _follow_first_word(status: Status, job: Job, *, progress: Progress, now: float) -> Status:
+    lapped = count_laps(status, job.checkpoint, iteration=progress.iteration)
+    # The work that this start repeats was lost with the start before.
+    iteration = lapped + progress.iteration
+    return note_loss(replace(status, lapped=lapped), job, iteration=iteration, now=now)
+
+
+def _find_lap(status: Status, progress: Progress) -> int:
+    """Return the length of a lap; a count beyond it shows that the counter does not begin again there."""
+    is_within = progress.iteration <= _LONGEST_LAP * status.lap
+    return progress.lap or (status.lap if is_within else 0)
 
 
 def _progress_of(started: Sequence[JobPod]) -> Progress | None:

@@ -79,15 +79,17 @@ def follow_trial(
     trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
     if not trials or (len(trials) < len(states) and not any(trial.ended for trial in trials)):
         return status, ()
-    if not all(trial.saving is Saving.CONFIRMED for trial in trials) and _is_at_end(job, states):
+    if not all(trial.saving is Saving.CONFIRMED for trial in trials) and _is_at_end(
+        job, states, lapped=status.lapped
+    ):
         # A program that ends takes no signals any more, so this trial shows nothing.
         return status, ()
     return _judge(status, trials, now=now)
 
 
-def _is_at_end(job: Job, states: Iterable[State]) -> bool:
+def _is_at_end(job: Job, states: Iterable[State], *, lapped: int) -> bool:
     iteration = max(state.progress.iteration for state in states)
-    return is_at_end(iteration, job.training.iterations or 0)
+    return is_at_end(lapped + iteration, job.training.iterations or 0)
 
 
 def _note_triable(status: Status, *, triable: bool) -> Status:
@@ -114,7 +116,8 @@ def _judge(
     status = replace(status, tried=max(trial.number for trial in trials))
     failed = next((trial for trial in trials if trial.saving is not Saving.CONFIRMED), None)
     if failed is None:
-        saved = max(status.saved, min(trial.iteration for trial in trials))
+        iteration = status.lapped + min(trial.iteration for trial in trials)
+        saved = max(status.saved, iteration)
         seconds = max(trial.seconds for trial in trials)
         status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
         message = f"its checkpoint was tried while it trained, and confirmed in {seconds:.1f} s"

@@ -145,6 +145,8 @@ class Status:
 
     iteration: int = 0
     iterated_at: float = 0.0
+    lap: int = 0
+    lapped: int = 0
     iterations_total: float = 0.0
     service: float = 0.0
     """``gpuSeconds`` in the document."""
@@ -285,7 +287,7 @@ class Status:
 
 
 _FIGURES = (
-    *("counted_at", "heard", "iterated_at", "iteration", "iterations_total", "metric", "pace"),
-    *("service", "speed"),
+    *("counted_at", "heard", "iterated_at", "iteration", "iterations_total", "lap", "lapped"),
+    *("metric", "pace", "service", "speed"),
 )
 _LASTING = tuple(each.name for each in fields(Status) if each.name not in _FIGURES)

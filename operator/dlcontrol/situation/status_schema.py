@@ -123,6 +123,12 @@ _PROGRESS: Final = Record(
     fields={
         "iteration": _count("The last reported training step."),
         "iteratedAt": _time("When the training reported this step."),
+        "lap": _count(
+            "After how many iterations the training's own counter begins again, if it does."
+        ),
+        "lapped": _count(
+            "The iterations of whole laps before those that the SideCar of this start counts."
+        ),
         "iterationsPerSecond": _amount("Training speed."),
         "gpuSeconds": _amount("The GPU time that the job has used, in seconds of one GPU."),
         "countedAt": _time("The time up to which gpuSeconds is counted."),

@@ -11,7 +11,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -24,12 +24,15 @@ from dllocal.api.jobs.job_documents import JobDocuments
 from dllocal.api.jobs.reading import JobsReading
 from dllocal.api.machine_api import MachineApi
 from dllocal.api.refusals import answer_errors
+from dllocal.api.turns import TURNS, Turns
 from dllocal.folders import StateError
 from dllocal.jobs.user_limits import ConnectionLimits
 from dllocal.server_parts import LatestScene, ServerParts
 from dlwire.endpoints import read_endpoint
 
 LARGEST_REQUEST = 16 << 20
+LARGEST_OF_MANY: Final = 4 << 20
+"""On a shared server, where each user may send one on each connection."""
 GOODBYE_S = 0.5
 """How long requests may continue when the server closes."""
 
@@ -46,7 +49,8 @@ class Server:
         machine = MachineApi(parts, latest)
         access = Access(parts.registry, shared=parts.shared)
         routes = (*_job_routes(parts, latest, access=access), *machine.routes())
-        self._api = _runner(routes, access.guard)
+        largest = LARGEST_OF_MANY if parts.shared else LARGEST_REQUEST
+        self._api = _runner(routes, access.guard, largest=largest)
         self._metrics_at = metrics
         self._metrics = _runner((web.get("/metrics", machine.metrics),))
         self._access = SocketAccess(shared=parts.shared, group=group)
@@ -126,10 +130,11 @@ def _job_routes(parts: ServerParts, latest: LatestScene, *, access: Access) -> l
     return [*reading.routes(), *changing.routes()]
 
 
-def _runner(routes: Iterable[web.RouteDef], *guards: Middleware) -> web.AppRunner:
-    application = web.Application(
-        middlewares=[answer_errors, *guards], client_max_size=LARGEST_REQUEST
-    )
+def _runner(
+    routes: Iterable[web.RouteDef], *guards: Middleware, largest: int = LARGEST_REQUEST
+) -> web.AppRunner:
+    application = web.Application(middlewares=[answer_errors, *guards], client_max_size=largest)
+    application[TURNS] = Turns()
     application.add_routes(routes)
     return web.AppRunner(
         application,

@@ -4,11 +4,11 @@ Reads the body of a request: a document, several jobs, an environment.
 A request can hold millions of values: they are counted first, and jobs are read in another thread.
 """
 
-import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -16,10 +16,11 @@ from dlcontrol.situation.status_documents import Json
 from dlcore.documents import jobfile
 from dlcore.documents.jobschema import KIND
 from dlcore.model import Job
-from dlcore.problems import MAX_PROBLEMS, MAX_VALUES, Problem, too_large
+from dlcore.problems import MAX_PROBLEMS, Problem
 from dllocal import environments
 from dllocal.api import showing
 from dllocal.api.refusals import Complaint, RefusedError
+from dllocal.api.turns import TURNS
 from dllocal.containers.trying import Trials
 from dllocal.environments import Origin
 from dllocal.files.file_threads import AllBusyError, FileThreads
@@ -27,8 +28,9 @@ from dllocal.pods import trainers
 
 MOST_JOBS = 10_000
 """In one request."""
-MOST_VALUES = 50 * MAX_VALUES
-"""In all documents of one request."""
+BYTES_A_VALUE: Final = 16
+"""The least for each value of the largest request. Jobs have more than that."""
+BODY: Final = web.RequestKey("body", dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,6 @@ async def read_documents(request: web.Request) -> list[Json]:
             f"items: there are {len(items):,}, and {MOST_JOBS:,} jobs can be submitted at once"
         )
         raise RefusedError(413, f"{too_many}; submit fewer at once")
-    problem = await asyncio.to_thread(too_large, items, most=MOST_VALUES)
-    if problem is not None:
-        raise RefusedError(413, f"items: {problem.message}; submit fewer jobs at once")
     return items
 
 
@@ -147,11 +146,31 @@ async def read_environment(request: web.Request) -> dict[str, str] | None:
 
 
 async def read_body(request: web.Request) -> Json:
-    """Read the JSON object of a request."""
+    """Read the JSON object of a request, once."""
+    if BODY not in request:
+        text = await _read_text(request)
+        async with request.app[TURNS].take(request):
+            request[BODY] = _decode(text)
+    body: Json = request[BODY]
+    return body
+
+
+async def _read_text(request: web.Request) -> bytes:
+    """Read a request that is not too dense: nothing else goes on while Python decodes it."""
     if "Content-Encoding" in request.headers:
         raise RefusedError(415, "the request is compressed; send it as it is")
+    text = await request.read()
+    most = request.client_max_size // BYTES_A_VALUE
+    if sum(map(text.count, (b",", b"[", b"{"))) > most:
+        raise RefusedError(
+            413, f"the request has more than {most:,} values; submit fewer jobs at once"
+        )
+    return text
+
+
+def _decode(text: bytes) -> Json:
     try:
-        body = await request.json()
+        body = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the request is not JSON ({error})") from error
     if not isinstance(body, dict):

@@ -12,10 +12,12 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from dlsidecar.checkpoints.recognizing.signs import normalise
 
 CLOCK_REALTIME_COARSE = 5
 """The clock of the kernel's file stamps, which Python does not name; it ticks every 1 to 10 ms."""
@@ -93,7 +95,8 @@ def await_next_stamp() -> int:
     return now if now != before else now + 1
 
 
-def take_snapshot(path: str) -> Snapshot:
+def take_snapshot(path: str, restless: Collection[str] = ()) -> Snapshot:
+    """List the files, except those whose names without numbers are ``restless``."""
     root = os.path.realpath(path)
     files: dict[str, Mark] = {}
     folders: set[str] = set()
@@ -108,7 +111,7 @@ def take_snapshot(path: str) -> Snapshot:
         for entry in entries:
             count += 1
             name = f"{folder}{entry.name}"
-            if name in OURS:
+            if name in OURS or (restless and normalise(name) in restless):
                 continue
             if is_folder(entry):
                 waiting.append(f"{name}/")

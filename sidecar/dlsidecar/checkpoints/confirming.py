@@ -25,7 +25,8 @@ from dlsidecar.checkpoints.recognizing.shapes import (
     look_again,
     shape_of,
 )
-from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise
+from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise, normalise
+from dlsidecar.checkpoints.resting import find_resting, propose_files
 from dlsidecar.observing.file_threads import FileThread, rest_after
 from dlwire.training import Saving
 
@@ -33,6 +34,7 @@ TOO_LARGE = "CheckpointPathTooLarge"
 SILENT = "CheckpointPathDoesNotAnswer"
 INCOMPLETE = "CheckpointIncomplete"
 
+REST = "and all files have to rest for"
 AGAIN_SECONDS = 0.1
 """The time without changes after which files of the last checkpoint's shape count as complete."""
 PROVEN_SECONDS = 0.02
@@ -59,6 +61,8 @@ class Watch:
     """The time at which its first file was written."""
     is_apart: bool = False
     """True if the first process of the job, the usual writer, is in another container."""
+    restless: frozenset[str] = frozenset()
+    """The names without numbers of files that never rest, and so belong to no checkpoint."""
     distrust: str = ""
     """The reason why confirmations of this job do not count, or the empty string."""
     on_problem: Callable[[str, str], None] = lambda _name, _message: None
@@ -86,25 +90,28 @@ class FileWatch:
         saving: Saving,
         watch: Watch,
         *,
-        ready: Callable[[], int],
+        ready: Callable[[], int | None],
         confirmed: Callable[[], None],
     ) -> None:
         """
         Call ``ready`` when the existing files are known. ``ready`` requests the checkpoint and
-        returns the earliest time stamp of a file that can be the answer.
+        returns the earliest time stamp of a file that can be the answer, or None to be called
+        again after the next inspection.
         """
         self._saving = saving
         self._watch = watch
         self._ready = ready
         self._confirmed = confirmed
-        self._inspector = Inspector(saving)
+        self._inspector = Inspector(saving, watch.restless)
         self._known = watch.known if watch.confirmed is None else None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         """The time of the next inspection."""
         self._begun: float | None = None
-        self._written_before: set[str] = set()
+        """The time of the request."""
+        self._written_before: set[str] | None = None
+        """None before the first inspection."""
         self._files: Mapping[str, Mark] = {}
         self._still_since = 0.0
         """The time of the last change of these files."""
@@ -130,6 +137,18 @@ class FileWatch:
         self._end, self._ended_well = hear, ended_well
         if not self.is_securing:
             self._look()
+
+    def has_answer(self, *, within_seconds: float) -> bool:
+        """Return True if a checkpoint like the confirmed one was written soon and rests, and others move."""
+        known, world = self._watch.known, self._watch.world
+        # A next checkpoint may show that this one is complete, and several ranks save together.
+        is_apart = bool(self._saving.files) or (self._saving.to_all and world > 1)
+        if self._begun is None or known is None or REST not in self._lack or is_apart:
+            return False
+        rested = {name: s for name, s in find_resting(self._files).items() if name in known.names}
+        part = {name: mark for name, mark in self._files.items() if normalise(name) in rested}
+        took = self._loop.time() - self._begun - min(rested.values(), default=0.0)
+        return took <= within_seconds and shape_of(part, "", world=world).is_whole_beside(known)
 
     def cancel(self) -> None:
         """Stop looking, and report what was still missing."""
@@ -176,7 +195,9 @@ class FileWatch:
         if self._timer is not None:
             self._timer.cancel()
         now = self._loop.time()
-        is_quick = self._begun is None or now - self._begun < self.quick_for_seconds
+        is_quick = self._written_before is None
+        if self._begun is not None:
+            is_quick = now - self._begun < self.quick_for_seconds
         least = self.quick_seconds if is_quick else self.period_seconds
         self._due_at = now + rest_after(took_seconds, at_least=least)
         self._timer = self._loop.call_at(self._due_at, self._look_when_due)
@@ -206,10 +227,7 @@ class FileWatch:
             self._look()
             return
         if self._begun is None:
-            self._begun = self._loop.time()
-            self._look_again_at_last(look)
-            self._written_before = find_written(look.snapshot.root, self._watch.members())
-            self._asked_ns = self._ready()
+            self._ask(look)
         else:
             self._asked_ns = None
             found, self._lack = self._choose(look)
@@ -220,6 +238,14 @@ class FileWatch:
         # outlive.
         if not self._is_over:
             self._rest(took_seconds)
+
+    def _ask(self, look: Look) -> None:
+        if self._written_before is None:
+            self._look_again_at_last(look)
+        self._written_before = find_written(look.snapshot.root, self._watch.members())
+        self._asked_ns = self._ready()
+        if self._asked_ns is not None:
+            self._begun = self._loop.time()
 
     def _look_again_at_last(self, look: Look) -> None:
         """Update the shape from the checkpoint that this start confirmed, unless that is gone."""
@@ -289,7 +315,9 @@ class FileWatch:
         still = max(0.0, self._looked_at - self._still_since)
         needed = self._needed_seconds(one)
         if not lack and still < needed:
-            lack = f"its files changed {still:.1f} s ago, and have to rest for {needed:g} s"
+            moving = max(one.files, key=lambda name: one.files[name].written_ns)
+            advice = propose_files(one.files, moving) if not self._saving.files else ""
+            lack = f"{moving} changed {still:.1f} s ago, {REST} {needed:g} s{advice}"
         return lack or self._find_writer(look, one)
 
     def _find_too_small(self, look: Look, one: Candidate) -> str:
@@ -331,12 +359,13 @@ class FileWatch:
     def _find_writer(self, look: Look, one: Candidate) -> str:
         """Return a file being written, of the checkpoint or opened since the request."""
         written = find_written(look.snapshot.root, self._watch.members())
-        opened = set() if one.is_sealed else written - self._written_before
+        opened = set() if one.is_sealed else written - (self._written_before or set())
         patterns = (self._saving.files,) if self._saving.files else ()
         counted = {
             name
             for name in opened
             if find_unit(name, patterns) is not None and not is_noise(name, patterns)
+            if normalise(name) not in self._watch.restless
         }
         busy = sorted(counted | (written & one.files.keys()))
         return f"{busy[0]} is open for writing" if busy else ""

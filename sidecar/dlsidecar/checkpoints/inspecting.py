@@ -75,8 +75,8 @@ class Look:
 class Inspector:
     """Inspects one path repeatedly and compares it with the first inspection."""
 
-    def __init__(self, saving: Saving) -> None:
-        self._saving = saving
+    def __init__(self, saving: Saving, restless: frozenset[str] = frozenset()) -> None:
+        self._saving, self._restless = saving, restless
         self._first: Snapshot | None = None
         self._before: Snapshot | None = None
         """The files of the first inspection, and files written between it and the request."""
@@ -85,7 +85,7 @@ class Inspector:
 
     def inspect(self) -> Look:
         """Inspect the files; later inspections are compared with the first."""
-        now = take_snapshot(self._saving.path)
+        now = take_snapshot(self._saving.path, self._restless)
         if self._before is None:
             self._first = self._before = now
             self._tails = _read_tails(now)
@@ -100,7 +100,7 @@ class Inspector:
         and the request does not answer the request, because the training continues beyond it.
         """
         assert self._first is not None
-        now = take_snapshot(self._saving.path)
+        now = take_snapshot(self._saving.path, self._restless)
         news = now.news_after(self._first)
         early = {name: mark for name, mark in news.items() if mark.changed_ns < asked_ns}
         self._before = replace(self._first, files={**self._first.files, **early})

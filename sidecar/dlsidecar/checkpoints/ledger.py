@@ -39,6 +39,8 @@ class Ledger:
     failed: tuple[str, ...] = ()
     """Checkpoints that were confirmed, or seemed complete, and could not be read."""
     is_trusted: bool = True
+    restless: frozenset[str] = frozenset()
+    """The names without numbers of files that never rest, and so belong to no checkpoint."""
 
     def with_failed(self, unit: str) -> tuple[str, ...]:
         return (*(one for one in self.failed if one != unit), unit)[-MOST_FAILED:]
@@ -64,6 +66,7 @@ def read_ledger(saving: Saving) -> Ledger:
             fruitless=int(document["fruitless"]),
             failed=tuple(map(str, document["failed"])),
             is_trusted=bool(document["trusted"]),
+            restless=frozenset(map(str, document.get("restless", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return Ledger()
@@ -80,6 +83,7 @@ def write_ledger(saving: Saving, ledger: Ledger) -> None:
         "fruitless": ledger.fruitless,
         "failed": list(ledger.failed),
         "trusted": ledger.is_trusted,
+        "restless": sorted(ledger.restless),
     }
     made = f"{saving.path}/{LEDGER}.tmp"
     with contextlib.suppress(OSError):

@@ -25,6 +25,8 @@ from dlsidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dlwire.messages import MOST_GPUS
 from dlwire.training import Confirmation, Saving
 
+AGAIN_SHARE = 0.75
+"""The share of the time after which a training is asked again."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 DONE = "the training ended after its last iteration"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
@@ -64,8 +66,6 @@ class Request:
     """
 
     period_seconds = 0.1
-    ending_seconds = 1.0
-    """The time in which a program without a handler may turn out to be one that ends."""
     settling_seconds = 30.0
     """
     The longest time to read the last lines.
@@ -102,7 +102,11 @@ class Request:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
-        self._ending: asyncio.TimerHandle | None = None
+        # The machine's time-out comes right after this, and would name no reason.
+        self._awaits_until = self._loop.time() + saving.timeout_seconds - 2 * self.period_seconds
+        self._awaits_handler = False
+        """True while no process could be asked, because one has no handler for the signal yet."""
+        self._again: asyncio.TimerHandle | None = None
         self.is_settling = False
         """True while the last output of the ended processes is being read."""
         self._calls: list[asyncio.Task[None]] = []
@@ -114,12 +118,20 @@ class Request:
             )
             self._files.begin()
         else:
-            self._ask()
+            self._ask_until_possible()
 
     # --- asking -----------------------------------------------------------------------------
 
-    def _ask(self) -> int:
-        """Ask for the checkpoint; return the earliest time stamp of a file that can answer."""
+    def _ask_until_possible(self) -> None:
+        if self._ask() is None:
+            self._timer = self._loop.call_later(self.period_seconds, self._ask_until_possible)
+
+    def _ask(self) -> int | None:
+        """
+        Ask for the checkpoint; return the earliest time stamp of a file that can answer.
+
+        Return None if the training is not ready yet, so this function has to be called again.
+        """
         since_ns = stamp_ns()
         # The id of an ended process may belong to another process.
         self._asked = [one for one in self._asked if one.ended is None]
@@ -135,18 +147,19 @@ class Request:
             self._fail("the job does not say how it saves itself")
         return since_ns
 
-    def _signal(self, signum: signal.Signals) -> int:
-        # A process that was just started may not have installed its signal handler yet.
+    def _signal(self, signum: signal.Signals) -> int | None:
+        # Without a handler the signal would end the process or be lost. A process that was just
+        # started installs its handler later, and one that ends takes it back first.
         found = [
             find_recipients(one.pid, signum, to_all=self._saving.to_all) for one in self._asked
         ]
         fault = next((each.fault for each in found if each.fault), "")
+        self._awaits_handler = bool(fault)
+        if fault and self._loop.time() < self._awaits_until:
+            return None
         if fault:
-            if self._saving.confirm is Confirmation.EXIT:
-                self._fail(fault)
-            else:
-                # A program that ends takes its handlers back first; then its end is the answer.
-                self._ending = self._loop.call_later(self.ending_seconds, self._fail, fault)
+            seconds = self._saving.timeout_seconds
+            self._fail(f"{fault}, and has installed none in {seconds:g} s")
             return stamp_ns()
         pids = [pid for each in found for pid in each.pids]
         since_ns = await_next_stamp()
@@ -154,7 +167,20 @@ class Request:
             send(pid, signum)
         # If the kernel ran other processes meanwhile, a stamp of that tick may precede the request.
         sent_ns = stamp_ns()
+        after = AGAIN_SHARE * self._saving.timeout_seconds
+        self._again = self._loop.call_later(after, self._ask_again, signum)
         return since_ns if sent_ns <= since_ns else sent_ns + 1
+
+    def _ask_again(self, signum: signal.Signals) -> None:
+        """Ask once more before a stop, if the training has answered and other files do not rest."""
+        # The kill must not tear the second checkpoint, so the first has to have come quickly.
+        soon = (1.0 - AGAIN_SHARE) * self._saving.timeout_seconds / 3.0
+        if self.is_trial or self._files is None or not self._files.has_answer(within_seconds=soon):
+            return
+        for one in self._asked:
+            if one.ended is None:
+                for pid in find_recipients(one.pid, signum, to_all=self._saving.to_all).pids:
+                    send(pid, signum)
 
     def _start_command(self) -> None:
         out, err = self._outputs
@@ -201,8 +227,8 @@ class Request:
         ends = [one.ended for one in self._asked]
         if self._tell is None or not all(ends) or not ends:
             return
-        if self._ending is not None:
-            self._ending.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         killed = self._find_killed()
         if self._files is not None:
             is_well = all(end is not None and end.code == 0 for end in ends)
@@ -210,6 +236,8 @@ class Request:
             return
         if killed is not None:
             self._fail(killed)
+        elif self._awaits_handler and self._saving.confirm is Confirmation.EXIT:
+            self._fail(UNCONFIRMED)
         elif self._saving.confirm is Confirmation.LOG or (
             self._output.is_counted and not self._saving.command
         ):
@@ -284,7 +312,7 @@ class Request:
         self.is_settling = False
         if self._files is not None:
             self._files.cancel()
-        for timer in (self._timer, self._limit, self._ending):
+        for timer in (self._timer, self._limit, self._again):
             if timer is not None:
                 timer.cancel()
         # Do not cancel the current call, which ends by itself. A command continues, because it is a

@@ -9,6 +9,7 @@ long as a request would.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from dlsidecar.checkpoints.confirming import SILENT, Watch
 from dlsidecar.checkpoints.ledger import Ledger, write_ledger
 from dlsidecar.checkpoints.memory.cache import MemoryCache, Prepared
 from dlsidecar.checkpoints.memory.writing_out import Writer
+from dlsidecar.checkpoints.resting import learn
 from dlsidecar.checkpoints.vetting import (
     NOT_TRUSTED,
     UNREADABLE,
@@ -64,6 +66,7 @@ class CheckpointStore:
         self._leads = self._is_alone = False
         self._world = 1
         self._visit: Visit | None = None
+        self._stop_learning: Callable[[], object] = lambda: None
 
     def _make_writer(self) -> Writer | None:
         if self._memory is None or self._ledger_thread is None:
@@ -103,10 +106,7 @@ class CheckpointStore:
         self._leads, self._world = run.rank_offset == 0, run.world_size
         self._is_alone = run.processes == run.world_size
         self._is_in_memory = False
-        if self._writer is not None:
-            self._writer.stop()
-        if self._visit is not None:
-            self._visit.cancel()
+        self._end_work()
         if self._ledger_thread is None:
             hear()
         else:
@@ -150,6 +150,7 @@ class CheckpointStore:
     # --- while it runs ----------------------------------------------------------------------
 
     def make_watch(self, members: Callable[[], Iterable[int]]) -> Watch:
+        self._stop_learning()
         return Watch(
             members=members,
             file_thread=self._file_thread,
@@ -158,6 +159,7 @@ class CheckpointStore:
             confirmed=self._verdict.ledger.pending,
             confirmed_ns=self._verdict.ledger.since_ns,
             is_apart=not self._leads,
+            restless=self._verdict.ledger.restless,
             distrust=self._verdict.distrust,
             on_problem=self._on_problem,
             on_relief=self._on_relief,
@@ -178,6 +180,18 @@ class CheckpointStore:
     def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
         self._note(note_confirmed(self._verdict.ledger, unit, files=files, world=self._world))
 
+    def learn(self) -> None:
+        """Learn which files never rest, if all files are one checkpoint and the training goes on."""
+        shape, thread = self._verdict.ledger.shape, self._file_thread
+        if self._verdict.ledger.pending == "" and shape is not None and thread is not None:
+            learning = learn(self.saving.path, shape, thread=thread, hear=self._note_restless)
+            self._stop_learning = asyncio.get_running_loop().create_task(learning).cancel
+
+    def _note_restless(self, names: frozenset[str]) -> None:
+        ledger = self._verdict.ledger
+        if not names <= ledger.restless:
+            self._note(replace(ledger, restless=ledger.restless | names))
+
     def note_failure(self) -> None:
         self._note(note_fruitless(self._verdict.ledger))
 
@@ -187,11 +201,15 @@ class CheckpointStore:
         if self._leads and self._ledger_thread is not None:
             self._ledger_thread.post(partial(write_ledger, self._saving, ledger))
 
-    def close(self) -> None:
-        if self._visit is not None:
-            self._visit.cancel()
+    def _end_work(self) -> None:
+        self._stop_learning()
         if self._writer is not None:
             self._writer.stop()
+        if self._visit is not None:
+            self._visit.cancel()
+
+    def close(self) -> None:
+        self._end_work()
         if self._memory is not None:
             self._memory.close()
         for file_thread in (self._file_thread, self._ledger_thread):

@@ -79,8 +79,8 @@ def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: Tru
     Only the container of the job's first process records the findings; the other containers of the
     job read them before or after that. Nothing is changed once the result is no longer ``wanted``.
     """
-    now = take_snapshot(saving.path)
     ledger = read_ledger(saving)
+    now = take_snapshot(saving.path, ledger.restless)
     if not leads:
         # Reset the count, because only the container that counts the starts blames a checkpoint.
         ledger = replace(ledger, fruitless=0)

@@ -3,7 +3,7 @@ Selects the processes that get the signal for a checkpoint.
 
 :mod:`dlsidecar.checkpoints.requests` passes a process that the SideCar has started. A shell or a
 launcher, such as torchrun, has no handler and would end by the signal; then the descendants with a
-handler get it.
+handler get it. No process gets it while one of them has no handler yet.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from dlsidecar.linux.family import Process, read_environment, scan
 
-HARMLESS = frozenset({signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT})
-"""Signals that end no process, even without a handler."""
 LAUNCH = b"TORCHELASTIC_RUN_ID"
 """The variable with torchrun's launch id in each of its processes."""
 
@@ -30,34 +28,27 @@ class Recipients(NamedTuple):
 
 def find_recipients(root: int, signum: signal.Signals, *, to_all: bool) -> Recipients:
     """Return the process itself, or its topmost descendants with a handler."""
-    if signum in HARMLESS or not would_die(root, signum, ignoring_counts=False):
+    if catches(root, signum):
         return Recipients((root,))
     processes = scan()
     found = _find_below(root, processes, signum=signum)
     if not found:
-        if not would_die(root, signum):
-            return Recipients((root,))
-        return Recipients(fault=f"the training has no handler for {signum.name}, or has not yet")
+        return Recipients(fault=f"the training has no handler for {signum.name}")
     late = _find_late(root, processes, found=found, signum=signum)
     if late:
         ranks = ", ".join(sorted(late))
-        return Recipients(fault=f"rank {ranks} has no handler for {signum.name} yet")
+        return Recipients(fault=f"rank {ranks} has no handler for {signum.name}")
     return Recipients(tuple(found if to_all else _leaders(found)))
 
 
-def would_die(pid: int, signum: signal.Signals, *, ignoring_counts: bool = True) -> bool:
-    """Return True if the process neither catches nor ignores the signal, which would end it."""
-    if signum in HARMLESS:
-        return False
+def catches(pid: int, signum: signal.Signals) -> bool:
+    """Return True if the process has a handler; without one the signal would end it or be lost."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    handled = int(fields.get("SigCgt", "0"), 16)
-    if ignoring_counts:
-        handled |= int(fields.get("SigIgn", "0"), 16)
-    return not handled >> (signum - 1) & 1
+    return bool(int(fields.get("SigCgt", "0"), 16) >> (signum - 1) & 1)
 
 
 def _find_below(
@@ -71,7 +62,7 @@ def _find_below(
     found, waiting = [], list(children.get(root, ()))
     while waiting:
         pid = waiting.pop()
-        if not would_die(pid, signum, ignoring_counts=False):
+        if catches(pid, signum):
             found.append(pid)
         else:
             waiting.extend(children.get(pid, ()))
@@ -86,7 +77,7 @@ def _find_late(
     parents = {processes[pid].parent for pid in found}
     siblings = [one.pid for one in processes.values() if one.parent in parents and not one.dead]
     launched = [pid for pid in siblings if _variable(pid, LAUNCH) not in ("", own)]
-    late = (pid for pid in launched if would_die(pid, signum, ignoring_counts=False))
+    late = (pid for pid in launched if not catches(pid, signum))
     return {_variable(pid, b"RANK") for pid in late}
 
 

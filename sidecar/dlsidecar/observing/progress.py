@@ -172,6 +172,13 @@ class Rounds:
                 self._highest, self._next = self._next, None
         return self.recall(number)
 
+    @property
+    def lap(self) -> int:
+        """The length of the round before the present one, as far as known; 0 if there was none."""
+        if self._next is not None:
+            return self._highest
+        return self._lengths[-1] if self._lengths else 0
+
     def recall(self, number: int) -> int:
         """Return the iterations of all rounds for a number of the present one."""
         before = sum(self._lengths) + (0 if self._next is None else self._highest)
@@ -291,6 +298,7 @@ class Meter:
             begun=self.has_observed,
             stalled=0 < self._stall_seconds <= idle,
             interval=self._interval,
+            lap=self._rounds.lap,
         )
 
     @property

@@ -49,6 +49,8 @@ class CheckpointRequests:
                 # Clear the request, so a later end does not count as its answer.
                 self._request = None
             if not fault:
+                if request.is_trial:
+                    self._store.learn()
                 self._report(CheckpointDone(attempt))
             else:
                 self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))

@@ -110,6 +110,10 @@ class Progress:
     stalled: bool = field(default=False, metadata=wire(Flag()))
     interval: int = field(default=0, metadata=wire(Whole()))
     """The fewest iterations between two reports of this start; 0 before the second report."""
+    lap: int = field(default=0, metadata=wire(Whole()))
+    """The iterations after which the counter of the training begins again, which ``iteration``
+    counts on; 0 if it has not done so in this container.
+    """
 
 
 @dataclass(frozen=True)
@@ -236,7 +240,12 @@ class State:
             held=(),
             leaving=True,
             processes=tuple(replace(one, pid=0, gpus=(), warm=False) for one in ended),
-            progress=Progress(progress.iteration, begun=progress.begun, interval=progress.interval),
+            progress=Progress(
+                progress.iteration,
+                begun=progress.begun,
+                interval=progress.interval,
+                lap=progress.lap,
+            ),
             gpus=(),
             warmth=Warmth(),
             trial=None,

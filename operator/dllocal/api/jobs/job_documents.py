@@ -1,8 +1,10 @@
 """The documents of jobs: whole for their owner, in outline for other users."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
@@ -18,6 +20,12 @@ from dllocal.environments import FindHome
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.jobs.registry import Registry
 from dllocal.server_parts import LatestScene, ServerParts
+
+AT_ONCE: Final = 50
+
+
+def _parts(jobs: Sequence[JobId]) -> Iterator[Sequence[JobId]]:
+    return (jobs[begin : begin + AT_ONCE] for begin in range(0, len(jobs), AT_ONCE))
 
 
 def find_entry(registry: Registry, request: web.Request) -> Entry:
@@ -57,19 +65,26 @@ class JobDocuments:
         self._access = access
         self._turns = waiting
 
-    def listed(
+    async def listed(
         self, request: web.Request, selector: labels.Selector, *, entries: Iterable[Entry]
     ) -> list[Json]:
-        """Show the selected jobs. Other users' labels are not compared, which would reveal them."""
+        """
+        Show the selected jobs, in parts, so that other requests need not wait for thousands of jobs.
+
+        Other users' labels are not compared, which would reveal them.
+        """
         may_see = self._access.may_see(request)
-        seen = [(entry, may_see(entry.job.id)) for entry in entries]
         # Thousands of jobs use a few interpreters.
         find = cache(_find_home_in_time)
-        return [
-            self.document(entry, is_whole=is_whole, find=find)
-            for entry, is_whole in seen
-            if selector.selects(entry.job.labels if is_whole else {})
-        ]
+        items = []
+        for part in _parts([entry.job.id for entry in entries]):
+            # Jobs may have been removed since the part before.
+            for entry in filter(None, map(self._registry.entries.get, part)):
+                is_whole = may_see(entry.job.id)
+                if selector.selects(entry.job.labels if is_whole else {}):
+                    items.append(self.document(entry, is_whole=is_whole, find=find))
+            await asyncio.sleep(0)
+        return items
 
     def document(
         self, entry: Entry, *, is_whole: bool = True, find: FindHome = _find_home_in_time

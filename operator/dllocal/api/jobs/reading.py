@@ -16,6 +16,7 @@ from dllocal.api.jobs.job_documents import JobDocuments, find_entry
 from dllocal.api.jobs.surroundings import list_surroundings
 from dllocal.api.queries import GONE_S, is_gone, read_number, read_seconds
 from dllocal.api.refusals import RefusedError
+from dllocal.api.turns import TURNS
 from dllocal.files.bounded_checks import NoAnswerError
 from dllocal.folders import older_parts
 from dllocal.server_parts import LatestScene, ServerParts
@@ -64,8 +65,11 @@ class JobsReading:
         if "watch" in request.query:
             return await self._watch(request, selector)
         await self._turns.renew()
-        items = self._documents.listed(request, selector, entries=self._registry.entries.values())
-        return web.json_response(showing.list_document(self._documents.version(), items))
+        async with request.app[TURNS].take(request):
+            # Before the list, so that a watch shows what changes while it is made.
+            version, entries = self._documents.version(), self._registry.entries.values()
+            items = await self._documents.listed(request, selector, entries=entries)
+            return web.json_response(showing.list_document(version, items))
 
     async def _watch(self, request: web.Request, selector: labels.Selector) -> web.Response:
         changes = self._registry.changes
@@ -75,14 +79,15 @@ class JobsReading:
         known = epoch == str(self._registry.epoch) and changes.knows(version)
         if known:
             await self._wait(request, version, seconds=read_seconds(request, 30.0))
-        # No await from here on, so that these jobs are still in the list.
-        changed, removed = changes.since(version if known else 0)
-        entries = self._registry.entries
-        ordered = sorted((entries[job] for job in changed), key=lambda entry: entry.order)
-        items = self._documents.listed(request, selector, entries=ordered)
-        answer = showing.list_document(self._documents.version(), items)
-        # `complete`: the client has to drop all jobs that it knows.
-        return web.json_response({**answer, "removed": removed, "complete": not known})
+        async with request.app[TURNS].take(request):
+            # Of one moment: what changes while the list is made has a later version.
+            changed, removed = changes.since(version if known else 0)
+            entries, now = self._registry.entries, self._documents.version()
+            ordered = sorted((entries[job] for job in changed), key=lambda entry: entry.order)
+            items = await self._documents.listed(request, selector, entries=ordered)
+            answer = showing.list_document(now, items)
+            # `complete`: the client has to drop all jobs that it knows.
+            return web.json_response({**answer, "removed": removed, "complete": not known})
 
     async def _wait(self, request: web.Request, version: int, *, seconds: float) -> None:
         """Return after a change, at the end of the time, or when the client has hung up."""

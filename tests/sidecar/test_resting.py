@@ -1,0 +1,218 @@
+"""Files that never rest beside the checkpoints cost no work, and no file of a checkpoint counts as one of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlsidecar.checkpoints.checkpoint_files import LEDGER, Mark, take_snapshot
+from dlsidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
+from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS, Shape
+from dlsidecar.checkpoints.resting import Rewrites, find_resting, propose_files
+from dlsidecar.checkpoints.vetting import vet
+from dlwire.messages import Phase, Run, Saving
+from dlwire.training import Saving as HowToSave
+from tests.sidecar.drivers import wait_until
+from tests.sidecar.sidecars import SideCar
+
+MODEL = Shape({"model-#.pt": 1}, 4, 0.0, 1)
+
+
+class Folder:
+    """A folder that is looked at after each change, when the test says so."""
+
+    def __init__(self, path: Path, clock: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.rewrites = Rewrites(MODEL)
+        self._now, self._inode = 1000.0, 0
+        clock.setattr(time, "monotonic", lambda: self._now)
+        self.wait(0.0)
+
+    def wait(self, seconds: float) -> None:
+        self._now += seconds
+        self.rewrites.see(take_snapshot(str(self.path)))
+
+    def write(self, name: str, content: str, *, after: float = 0.5) -> None:
+        path = self.path / name
+        path.write_text(content)
+        self._inode += 1
+        # The stamps of a fast test are equal otherwise.
+        os.utime(path, ns=(self._inode * 10**9, self._inode * 10**9))
+        self.wait(after)
+
+    def rewrite(self, name: str, *, after: float = 0.5) -> None:
+        for content in ("", "half", "the whole"):
+            self.write(name, content, after=after)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    return Folder(tmp_path, monkeypatch)
+
+
+def test_a_name_is_learned_when_a_file_was_begun_twice_and_none_of_its_files_rested(folder):
+    for name in ("view-0.npy", "view-1.npy"):
+        folder.rewrite(name)
+    assert not folder.rewrites.names, "each was begun once"
+    folder.rewrite("view-0.npy")
+    assert folder.rewrites.names == {"view-#.npy"}
+
+
+def test_a_file_that_is_replaced_all_the_time_is_learned(folder):
+    for count in range(3):
+        part = folder.path / "part"
+        part.write_text(str(count))
+        part.rename(folder.path / "state.json")
+        folder.wait(0.5)
+    assert folder.rewrites.names == {"state.json"}
+
+
+def test_no_late_file_of_a_checkpoint_is_learned(folder):
+    for step in (1, 2, 3):
+        folder.write(f"model-{step}.pt", "whole")
+        for rank in (0, 1):
+            folder.rewrite(f"optimizer-{rank}.pt")
+    assert not folder.rewrites.names
+
+
+@pytest.mark.parametrize(
+    ("after", "late"), [(0.5, UNKNOWN_SECONDS), (UNKNOWN_SECONDS, 0.0)], ids=["rests", "unseen"]
+)
+def test_what_rests_or_is_looked_at_too_rarely_is_not_learned(folder, after, late):
+    for _ in range(4):
+        folder.rewrite("best.pt", after=after)
+        for _ in range(4):
+            folder.wait(late / 4.0)
+    assert not folder.rewrites.names
+
+
+def test_what_grows_or_has_another_name_each_time_is_not_learned(folder):
+    for count in range(1, 10):
+        folder.write("all.bin", "x" * count)
+        folder.write(f"shard-{count}.pt", "whole")
+    assert not folder.rewrites.names
+
+
+def test_what_never_rests_and_was_torn_by_a_stop_costs_the_checkpoint_no_trust(tmp_path):
+    (tmp_path / "model-1.pt").write_text("whole")
+    (tmp_path / "view-0.npy").write_bytes(b"")
+    saving = HowToSave(path=str(tmp_path))
+    for restless, is_trusted in ((frozenset[str](), False), (frozenset({"view-#.npy"}), True)):
+        write_ledger(saving, Ledger(shape=MODEL, pending="", restless=restless))
+        verdict = vet(saving, leads=True)
+        assert verdict.ledger.is_trusted is is_trusted
+        assert verdict.ledger.restless == read_ledger(saving).restless == restless
+
+
+def test_a_pattern_is_proposed_for_what_rests_if_one_is_clear():
+    def written(**seconds):
+        return {name: Mark(1, 1, at * 10**9, 1, 1) for name, at in seconds.items()}
+
+    files = written(**{"ckpt-7.pt": 1, "ckpt-8.pt": 3, "view-0.npy": 4, "view-1.npy": 9})
+    assert find_resting(files) == {"ckpt-#.pt": 6.0}
+    assert propose_files(files, "view-1.npy").endswith("set checkpoint.files to 'ckpt-*.pt'")
+    in_folders = written(**{"step-7/a": 1, "step-7/b": 2, "view-1.npy": 9})
+    assert propose_files(in_folders, "view-1.npy").endswith("'step-*'")
+    for others in ({"ckpt-7.pt": 9}, {"a.pt": 1, "b.pt": 1}, {"view-2/a": 1}):
+        files = written(**{**others, "view-2/b": 9})
+        assert propose_files(files, "view-2/b").endswith("a pattern for the checkpoints")
+
+
+# --- real trainings -------------------------------------------------------------------------
+
+TRAINING = """
+import itertools, os, signal, sys, threading, time
+folder, go, names = sys.argv[2:]
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+
+def view():
+    for count in itertools.count():
+        with open(f"{folder}/view-{eval(names)}.npy", "wb", buffering=0) as file:
+            while not os.path.exists(go) or file.tell() < 50:
+                file.write(b"x" * 10)
+                time.sleep(0.05)
+
+threading.Thread(target=view, daemon=True).start()
+for step in itertools.count(1):
+    time.sleep(0.01)
+    print("step", step, flush=True)
+    if asked:
+        asked.clear()
+        with open(f"{folder}/ckpt-{step}.pt", "wb", buffering=0) as file:
+            for _ in range(4):
+                file.write(b"x" * 1000)
+                time.sleep(0.01)
+"""
+
+
+class Training:
+    """A training whose other file grows in its trial, and never rests after that."""
+
+    def __init__(self, folder: Path, token: str, *, names: str, seconds: float) -> None:
+        self.folder = folder / "checkpoints"
+        self.folder.mkdir()
+        command = (sys.executable, "-c", TRAINING, token, str(self.folder), str(folder / "go"))
+        options = {
+            "checkpoint.signal": "SIGUSR1",
+            "checkpoint.confirm": "file",
+            "checkpoint.path": str(self.folder),
+            "checkpoint.timeoutSeconds": seconds,
+            "progressLog": r"step (?P<iteration>\d+)",
+        }
+        self.sidecar = SideCar(folder, token, *command, names, options=options)
+        self.sidecar.wait_ready()
+        self.sidecar.run(1)
+        state = self.sidecar.wait_for(lambda state: state.progress.begun)
+        assert isinstance(state.target, Run)
+        self.sidecar.declare(replace(state.target, trial=1))
+        self.sidecar.wait_for(
+            lambda state: state.trial is not None and state.trial.saving is Saving.CONFIRMED
+        )
+        (folder / "go").touch()
+
+    def stop(self):
+        self.sidecar.stop(2)
+        return self.sidecar.wait_for(lambda state: state.phase is Phase.STOPPED)
+
+    def sizes(self) -> list[int]:
+        return [path.stat().st_size for path in self.folder.glob("ckpt-*")]
+
+
+@pytest.fixture
+def train(tmp_path, token):
+    trainings = []
+
+    def begin(**said):
+        trainings.append(Training(tmp_path, token, **said))
+        return trainings[-1]
+
+    yield begin
+    for one in trainings:
+        one.sidecar.close()
+
+
+@pytest.mark.processes
+def test_a_stop_is_confirmed_beside_files_that_never_rest_and_were_seen_after_the_trial(train):
+    training = train(names="count % 3", seconds=60.0)
+    ledger = training.folder / LEDGER
+    wait_until(lambda: "view-#.npy" in ledger.read_text(), what="what never rests")
+    stopped = training.stop()
+    assert stopped.change.saving is Saving.CONFIRMED, training.sidecar.told()
+    assert training.sizes() == [4000, 4000]
+
+
+@pytest.mark.processes
+def test_where_it_is_not_known_what_never_rests_it_is_named_and_the_training_asked_again(train):
+    training = train(names="count", seconds=20.0)
+    stopped = training.stop()
+    assert stopped.change.saving is Saving.TIMED_OUT
+    [told] = [each.message for each in stopped.problems if each.name == "CheckpointIncomplete"]
+    assert "set checkpoint.files to 'ckpt-*.pt'" in told
+    assert "view-" in told
+    assert training.sizes() == [4000, 4000, 4000]
