@@ -13,14 +13,16 @@ Means are over the jobs that complete; jobs that crash for good do not.
 """
 
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
 from itertools import product
 from statistics import fmean, geometric_mean
 from typing import Any, NamedTuple
 
 import click
 from _measuring import describe_machine, print_result
-from _newcomers import NODES, Stream, draw, forget, inform
+from _newcomers import NODES, Range, Stream, draw, forget, inform
 from _progress import count, run
 
 from dlcore.profiles import Costs
@@ -35,7 +37,19 @@ ORACLES = ("foresight", "max-min", "srsf-e")
 PERIOD_S = 15.0
 """How often controllers decide at least."""
 
-STARTS = {"cheaper": (5.0, 30.0), "dearer": (20.0, 120.0)}
+RIVALS = ("max-min", "tiresias")
+"""The policies beside which all are shown in the same ignorance."""
+
+LOADS = (0.9, 1.3)
+STARTS: tuple[Range, ...] = ((5.0, 30.0), (20.0, 120.0))
+"""Cheaper and dearer starts, in seconds."""
+
+
+class Known(Enum):
+    """What policies know beforehand."""
+
+    ALL = "all known"
+    NONE = "nothing known"
 
 
 class Play(NamedTuple):
@@ -44,7 +58,7 @@ class Play(NamedTuple):
     stream: Stream
     seed: int
     policy: str
-    is_known: bool
+    known: Known
 
 
 class Result(NamedTuple):
@@ -56,14 +70,15 @@ class Result(NamedTuple):
 
 def play(task: Play) -> Result:
     workload = draw(task.stream, task.seed)
-    workload = inform(workload) if task.is_known else forget(workload)
+    ignores = task.known is Known.NONE
+    workload = forget(workload) if ignores else inform(workload)
     setting = Setting(
         nodes=NODES,
         costs=Costs(),
         seed=task.seed,
         period_s=PERIOD_S,
         trial_s=None,
-        learns=not task.is_known,
+        learns=ignores,
     )
     record = World(workload, setting, policy=policies.read(task.policy)).play()
     times = sorted(job.jct for job in record.completed)
@@ -76,110 +91,87 @@ def play(task: Play) -> Result:
 
 
 def compare(
-    streams: Sequence[Stream], seeds: int, names: Sequence[str], processes: int
+    streams: Sequence[Stream], seeds: range, names: Sequence[str], processes: int
 ) -> list[dict[str, Any]]:
     """Play all; return a row for each policy."""
-    asked = [(name, True) for name in dict.fromkeys((*ORACLES, *names))]
-    asked += [(name, False) for name in dict.fromkeys(("max-min", "tiresias", *names))]
+    asked = [(name, Known.ALL) for name in dict.fromkeys((*ORACLES, *names))]
+    asked += [(name, Known.NONE) for name in dict.fromkeys((*RIVALS, *names))]
     tasks = [
-        Play(stream, seed, name, is_known)
-        for stream, seed, (name, is_known) in product(streams, range(seeds), asked)
+        Play(stream, seed, name, known)
+        for stream, seed, (name, known) in product(streams, seeds, asked)
     ]
     with multiprocessing.Pool(processes) as pool:
         results = dict(zip(count(tasks, _name), pool.imap(play, tasks), strict=True))
-    return [_make_row(name, streams, range(seeds), results) for name in names]
+    return [_make_row(name, list(product(streams, seeds)), results) for name in names]
 
 
 def _name(task: Play) -> str:
-    known = "known" if task.is_known else "ignorant"
-    return f"{task.policy}, {known}, load {task.stream.load:g}, seed {task.seed}"
+    return f"{task.policy}, {task.known.value}, load {task.stream.load:g}, seed {task.seed}"
 
 
 def _make_row(
-    name: str, streams: Sequence[Stream], seeds: Iterable[int], results: dict[Play, Result]
+    name: str, places: Sequence[tuple[Stream, int]], results: Mapping[Play, Result]
 ) -> dict[str, Any]:
-    over_best: list[float] = []
-    over: dict[str, list[float]] = {"max-min": [], "tiresias": [], "itself": []}
-    own: list[Result] = []
-    known: list[Result] = []
-    for stream, seed in product(streams, seeds):
-        one = results[Play(stream, seed, name, False)]
-        best = min(results[Play(stream, seed, oracle, True)].mean_s for oracle in ORACLES)
-        over_best.append(one.mean_s / best)
-        over["max-min"].append(one.mean_s / results[Play(stream, seed, "max-min", False)].mean_s)
-        over["tiresias"].append(one.mean_s / results[Play(stream, seed, "tiresias", False)].mean_s)
-        informed = results[Play(stream, seed, name, True)]
-        over["itself"].append(one.mean_s / informed.mean_s)
-        own.append(one)
-        known.append(informed)
+    def find(policy: str, known: Known) -> list[Result]:
+        return [results[Play(stream, seed, policy, known)] for stream, seed in places]
+
+    own, informed = find(name, Known.NONE), find(name, Known.ALL)
+    oracles = zip(*(find(oracle, Known.ALL) for oracle in ORACLES), strict=True)
+    over_best = [
+        one.mean_s / min(each.mean_s for each in best)
+        for one, best in zip(own, oracles, strict=True)
+    ]
     return {
         "policy": name,
         "mean_s": fmean(each.mean_s for each in own),
         "p99_s": fmean(each.p99_s for each in own),
         "over_informed": geometric_mean(over_best),
         "worst": max(over_best),
-        "over_itself_informed": geometric_mean(over["itself"]),
-        "over_max_min": geometric_mean(over["max-min"]),
-        "over_tiresias": geometric_mean(over["tiresias"]),
+        "over_itself_informed": _compare(own, informed),
+        **{f"over_{rival}": _compare(own, find(rival, Known.NONE)) for rival in RIVALS},
         "lost": fmean(each.lost for each in own),
-        "lost_informed": fmean(each.lost for each in known),
+        "lost_informed": fmean(each.lost for each in informed),
         "changes": fmean(each.changes for each in own),
-        "changes_informed": fmean(each.changes for each in known),
+        "changes_informed": fmean(each.changes for each in informed),
         **describe_machine(),
     }
+
+
+def _compare(own: Sequence[Result], others: Sequence[Result]) -> float:
+    pairs = zip(own, others, strict=True)
+    return geometric_mean(one.mean_s / other.mean_s for one, other in pairs)
 
 
 @click.command(help=__doc__)
 @click.option("--full", is_flag=True, help="Loads 0.9 and 1.3, cheaper and dearer starts, 6 seeds.")
 @click.option("--policy", "names", multiple=True, default=POLICIES, show_default=True)
 @click.option("--load", type=float, default=0.9, show_default=True)
-@click.option("--start", "start", default="20,120", show_default=True, help="Seconds, from,to.")
-@click.option("--save", "save", default="1,60", show_default=True, help="Seconds, from,to.")
+@click.option("--start", "start_s", default="20,120", show_default=True, help="Seconds: from,to.")
+@click.option("--save", "save_s", default="1,60", show_default=True, help="Seconds: from,to.")
 @click.option("--crash", type=float, default=0.08, show_default=True)
 @click.option("--mute", type=float, default=0.08, show_default=True)
 @click.option("--untold", type=float, default=0.15, show_default=True)
 @click.option("--jobs", type=int, default=80, show_default=True)
-@click.option("--seeds", type=int, default=None, help="2; with --full 6.")
+@click.option("--seeds", type=int, help="How many streams of each kind: 2, with --full 6.")
+@click.option("--first-seed", type=int, default=0, show_default=True)
 @click.option("--processes", type=int, default=2, show_default=True)
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(
-    full: bool,
-    names: tuple[str, ...],
-    load: float,
-    start: str,
-    save: str,
-    crash: float,
-    mute: float,
-    untold: float,
-    jobs: int,
-    seeds: int | None,
-    processes: int,
-    form: str,
-) -> None:
-    base = Stream(
-        jobs=jobs,
-        load=load,
-        start_s=_read_range(start),
-        save_s=_read_range(save),
-        crash=crash,
-        mute=mute,
-        untold=untold,
-    )
-    streams = [base]
+def main(**given: Any) -> None:
+    full, first = given["full"], given["first_seed"]
+    drawn = ("jobs", "load", "crash", "mute", "untold")
+    ranges = {name: _read_range(given[name]) for name in ("start_s", "save_s")}
+    streams = [Stream(**{name: given[name] for name in drawn}, **ranges)]
     if full:
         streams = [
-            base.__class__(**{**_as_dict(base), "load": each, "start_s": starts})
-            for each, starts in product((0.9, 1.3), STARTS.values())
+            replace(streams[0], load=load, start_s=start_s)
+            for load, start_s in product(LOADS, STARTS)
         ]
-    rows = compare(streams, seeds or (6 if full else 2), names, processes)
-    print_result(rows, form)
+    seeds = range(first, first + (given["seeds"] or (6 if full else 2)))
+    rows = compare(streams, seeds, given["names"], given["processes"])
+    print_result(rows, given["form"])
 
 
-def _as_dict(stream: Stream) -> dict[str, Any]:
-    return {name: getattr(stream, name) for name in Stream.__slots__}
-
-
-def _read_range(text: str) -> tuple[float, float]:
+def _read_range(text: str) -> Range:
     low, _, high = text.partition(",")
     return float(low), float(high or low)
 

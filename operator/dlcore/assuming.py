@@ -40,6 +40,7 @@ sentence."""
 
 GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
 USUAL_CURVE = "supposes that it scales like the usual job"
+BY_GPU_TIME = f"{USUAL_CURVE}, and goes by the GPU time that it has had"
 AS_LONG_AGAIN = "supposes that it needs as long again as it has trained, and at least an hour on its fewest GPUs"
 FEWEST_FIRST = (
     "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains"

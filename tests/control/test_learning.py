@@ -18,7 +18,7 @@ from dlcore.measuring import SpeedSamples
 from dlcore.model import JobId, Node, NodeName, Placement
 from dlcore.model import Phase as JobPhase
 from dlcore.profiles import CostSeen, CostTerm, SpeedSeen
-from dlwire.messages import Change, Phase, Progress, State, Stop, Warmth
+from dlwire.messages import Change, Phase, Progress, Saving, State, Stop, Trial, Warmth
 from tests.builders import make_job
 
 NODE = NodeName("node")
@@ -150,10 +150,68 @@ def test_a_start_that_is_first_heard_of_after_a_step_has_no_negative_cost():
 def test_speeds_are_true_although_progress_is_heard_late():
     training = Training(0.7, 1.0)
     learnt = hear(SpeedSamples(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])
-    speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
+    speeds = speeds_in(learnt)
     assert len(speeds) > 3
-    assert [each.warming_up for each in speeds] == [True] + [False] * (len(speeds) - 1)
     assert [each.iterations_per_s for each in speeds] == pytest.approx([0.7] * len(speeds))
+
+
+def speeds_in(learnt) -> list[SpeedSeen]:
+    return [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
+
+
+def warm_up(lessons: SpeedSamples, *, until: float, generation: int = 1):
+    """Hear a training whose speed rises from 1 to 5 at that time after its first step."""
+    learnt = []
+    for after in range(0, 200, 2):
+        speed = 1.0 if after < until else 5.0
+        done = after if after < until else until + 5.0 * (after - until)
+        now = ORDERED_AT + 1000.0 * generation + 20.0 + after
+        state = replace(
+            Training(speed, 20.0, generation=generation).state_at(now),
+            progress=Progress(
+                iteration=1 + int(done), iterations_per_second=speed if after else 0.0, begun=True
+            ),
+            change=Change(2 * generation + 1, start_seconds=20.0),
+        )
+        learnt.append(lessons.hear(entry(generation), NODE, state, now))
+    return learnt
+
+
+def test_no_speed_is_learnt_while_a_start_warms_up():
+    speeds = speeds_in(warm_up(SpeedSamples(), until=25.0))
+    assert {each.iterations_per_s for each in speeds} == {5.0}
+    assert {each.replaces for each in speeds} == {0}
+
+
+def test_a_long_warm_up_is_forgotten_and_expected_of_the_next_start():
+    lessons = SpeedSamples()
+    first = speeds_in(warm_up(lessons, until=55.0))
+    slow = [each for each in first if each.iterations_per_s == 1.0]
+    quick = [each for each in first if each.iterations_per_s == 5.0]
+    assert len(slow) > 1
+    assert [each.replaces for each in quick] == [len(slow)] + [0] * (len(quick) - 1)
+    again = speeds_in(warm_up(lessons, until=55.0, generation=2))
+    assert {each.iterations_per_s for each in again} == {5.0}
+
+
+def test_the_time_that_a_warm_up_loses_is_a_part_of_the_start():
+    plain, whole = costs(warm_up(SpeedSamples(), until=25.0))
+    # The window of this training is exact, so the first 25 s are worth 5.
+    assert whole.seconds - plain.seconds == pytest.approx(20.0, abs=1.0)
+    assert (plain.replaces, whole.replaces) == (0, 1)
+
+
+def test_the_trial_of_a_checkpoint_shows_what_saving_takes():
+    lessons = SpeedSamples()
+    state = Training(1.0, 0.5).state_at(ORDERED_AT + 5.0)
+    tried = replace(state, trial=Trial(1, Saving.CONFIRMED, iteration=4, seconds=30.0))
+    for _ in range(2):
+        seen = lessons.hear(entry(), NODE, tried, ORDERED_AT + 5.0).observations
+        timed = [each for each in seen if isinstance(each, CostSeen)]
+        assert [(each.term, each.seconds) for each in timed] == [(CostTerm.CHECKPOINT, 30.0)]
+        tried = replace(tried, trial=Trial(2, Saving.CONFIRMED, iteration=9, seconds=30.0))
+    failed = replace(state, trial=Trial(3, Saving.TIMED_OUT, seconds=60.0))
+    assert lessons.hear(entry(), NODE, failed, ORDERED_AT + 5.0).observations == ()
 
 
 def test_a_job_resumes_once_and_the_time_it_lost_is_told():

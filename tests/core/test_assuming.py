@@ -5,8 +5,8 @@ from typing import Any
 
 from dlcore.assuming import (
     AS_LONG_AGAIN,
+    BY_GPU_TIME,
     GUESSES,
-    USUAL_CURVE,
     Assumes,
     Assuming,
     Assumptions,
@@ -107,7 +107,7 @@ def test_what_a_running_job_shows_is_not_missing():
     adjusting = make_state(options=(1, 8), holds={"n1": range(8)}, adjusting=True)
     assert len(assume(adjusting)) == 1
     assert assume(state, profiles=()) == (
-        f"no speed of it is known but the present one; foresight {USUAL_CURVE}",
+        f"no speed of it is known but the present one; foresight {BY_GPU_TIME}",
     )
 
 

@@ -17,7 +17,6 @@ from dlcore.policies.foresight.bids import MOST_SAMPLES, OVERDUE_SHARE, Bid, Bid
 from dlcore.policies.foresight.lengths import Experience
 from dlcore.policies.foresight.memory import FORM, Memory, State
 from dlcore.policies.foresight.policy import _find_bidders, _kept
-from dlcore.policies.foresight.sightings import SETTLING_S, Sightings
 from dlcore.predicting.conclusions import Kept
 from dlcore.profiles import Costs
 from dlsim import policies
@@ -210,13 +209,13 @@ def test_a_memory_is_read_again_as_it_was_written():
     young = make_state("young", options=(1,), holds={"n1": (2,)}, speed=0.7)
     decision = allocate(make_snapshot(CLUSTER, LONG))
     decision = remember(decision, CLUSTER, seen, now=100.0)
-    decision = remember(decision, CLUSTER, seen, young, now=100.0 + SETTLING_S)
+    decision = remember(decision, CLUSTER, seen, young, now=130.0)
     written = json.loads(json.dumps(decision.state))
-    later = 100.0 + 2 * SETTLING_S
+    later = 160.0
     third = remember(decision, CLUSTER, seen, young, now=later)
     restarted = remember(replace(decision, state=written), CLUSTER, seen, young, now=later)
     assert recall(decision).lengths
-    assert recall(decision).sightings.by_type
+    assert recall(decision).tenures
     assert (restarted.shares, restarted.state) == (third.shares, third.state)
 
 
@@ -252,7 +251,7 @@ def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
 
 def collect(snapshot: Snapshot) -> list[Bid]:
     view = make_view(snapshot)
-    return Bidders(view).collect(view, Experience(), sightings=Sightings())
+    return Bidders(view).collect(view, Experience())
 
 
 def test_a_job_that_did_all_it_needed_is_supposed_to_need_a_little_more():
@@ -308,11 +307,11 @@ def test_a_decision_of_another_thread_changes_no_bid():
     class Interrupted(Experience):
         def expect_left(self, attained: float, share: float) -> float:
             if others:
-                bidders.collect(others.pop(), Experience(), sightings=Sightings())
+                bidders.collect(others.pop(), Experience())
             return super().expect_left(attained, share)
 
-    alone = Bidders(view).collect(view, Experience(), sightings=Sightings())
-    bids = bidders.collect(view, Interrupted(), sightings=Sightings())
+    alone = Bidders(view).collect(view, Experience())
+    bids = bidders.collect(view, Interrupted())
     assert not others
     assert [bid.lefts for bid in bids] == [bid.lefts for bid in alone]
     assert [bid.change_costs for bid in bids] == [bid.change_costs for bid in alone]
@@ -321,10 +320,10 @@ def test_a_decision_of_another_thread_changes_no_bid():
 def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
     view = show(CLUSTER, *(make_state(f"job{n}") for n in range(1100)))
     bidders = Bidders(view)
-    assert len(bidders.collect(view, Experience(), sightings=Sightings())) == 1100
+    assert len(bidders.collect(view, Experience())) == 1100
     assert len(bidders._waiting) == 1100
     few = show(CLUSTER, make_state(JobId("new")))
-    bidders.collect(few, Experience(), sightings=Sightings())
+    bidders.collect(few, Experience())
     assert len(bidders._waiting) == 1
 
 

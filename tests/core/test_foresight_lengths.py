@@ -1,25 +1,16 @@
-"""The lengths and the speeds of jobs that ``foresight`` learns."""
+"""What ``foresight`` supposes of jobs: how long they are, and for how long a change lasts."""
 
 import math
 import random
 
 import pytest
 
-from dlcore.contract import View
-from dlcore.model import JobId
+from dlcore.model import JobId, JobState
+from dlcore.policies.foresight.bids import MOST_SAMPLES, Bid, Bidders
 from dlcore.policies.foresight.lengths import FIRST_GUESS_SECONDS, Experience, draw_shares
-from dlcore.policies.foresight.sightings import MOST_TYPES, SETTLING_S, Sightings, expect, update
-from dlcore.profiles import JobType
-from dlwire.messages import Shape
-from tests.builders import (
-    MODEL,
-    make_cluster,
-    make_job,
-    make_profile,
-    make_snapshot,
-    make_state,
-    make_view,
-)
+from dlcore.policies.foresight.memory import Memory
+from dlcore.policies.foresight.tenures import expect_tenure, remember_tenures
+from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
 # --- lengths
 
@@ -68,97 +59,60 @@ def test_of_two_jobs_each_is_as_often_the_longer_one_whatever_their_names():
     assert alike == pytest.approx(1 / 8, abs=0.04)
 
 
-# --- speeds that were seen
+# --- jobs of unknown speed
 
 SPEEDS = {1: 1.0, 2: 1.8, 4: 3.0}
-KIND = JobType(MODEL)
-TWO, FOUR = Shape(2, 1, ""), Shape(4, 1, "")
+CLUSTER = make_cluster(n1=4, n2=4)
 
 
-def view_of(*states, now: float = 0.0) -> View:
-    cluster = make_cluster(n1=4, n2=4, n3=4)
-    return make_view(make_snapshot(cluster, *states, now=now, profiles=[make_profile(SPEEDS)]))
+def bid_of(state: JobState, *, now: float = 0.0) -> Bid:
+    snapshot = make_snapshot(CLUSTER, state, now=now, profiles=[make_profile(SPEEDS)])
+    view = make_view(snapshot)
+    (bid,) = Bidders(view).collect(view, Experience())
+    return bid
 
 
-def watch(sightings: Sightings, *states) -> Sightings:
-    """Look at jobs until their speeds are believed."""
-    return update(update(sightings, view_of(*states)), view_of(*states, now=SETTLING_S))
+def test_what_a_user_says_of_iterations_is_no_length_without_a_speed():
+    odd = make_state(model="odd", iterations_total=10.0, service=3600.0)
+    assert len(bid_of(odd).lefts) == MOST_SAMPLES
+    assert bid_of(odd).left == pytest.approx(3600.0)
+    assert bid_of(make_state(iterations_total=10.0)).lefts == ()
 
 
-def see(speed: float, sightings: Sightings | None = None) -> Sightings:
-    return watch(sightings or Sightings(), make_state("job", holds={"n1": range(2)}, speed=speed))
-
-
-def expect_in(shape: Shape, sightings: Sightings) -> float:
-    return expect(view_of(), make_job(), shape=shape, seen=sightings.speeds_of(KIND))
-
-
-def test_a_speed_below_expectation_is_kept_for_the_type():
-    seen = see(0.9)
-    assert seen.speeds_of(KIND) == {TWO: 0.9}
-    assert expect_in(TWO, seen) == 0.9
-
-
-def test_what_was_seen_stays_when_the_job_is_gone():
-    seen = update(see(0.9), view_of())
-    assert expect_in(TWO, seen) == 0.9
-    assert seen.by_job == {}
-
-
-def test_shapes_that_were_never_seen_move_half_way_in_logs():
-    assert expect_in(FOUR, see(0.45)) == pytest.approx(3.0 * math.sqrt(0.45 / 1.8))
-
-
-def test_a_deviation_within_two_percent_is_noise():
-    for speed in (1.8 * 0.985, 1.8 * 1.015):
-        seen = see(speed)
-        assert seen.speeds_of(KIND) == {}
-        assert expect_in(FOUR, seen) == pytest.approx(3.0)
-    assert see(1.8 * 0.97).speeds_of(KIND) == {TWO: 1.8 * 0.97}
-
-
-def test_of_two_jobs_of_a_type_that_differ_neither_alone_speaks_for_it():
-    first = see(1.6)
-    both = watch(
-        first,
-        make_state("job", holds={"n1": range(2)}, speed=1.6),
-        make_state("other", holds={"n2": range(2)}, speed=0.4),
+def test_the_speed_of_a_warm_up_only_bounds_what_is_left():
+    odd = make_state(
+        model="odd", holds={"n1": range(2)}, speed=0.1, iterations_total=30.0, options=(1, 2)
     )
-    assert both.speeds_of(KIND)[TWO] == pytest.approx(math.sqrt(1.6 * 0.4))
-    assert both.by_job[JobId("other")].slowness == pytest.approx(2.0)
+    bid = bid_of(odd)
+    assert max(bid.lefts) == pytest.approx(300.0 * bid.speed_now)
+    assert min(bid.lefts) < max(bid.lefts)
 
 
-def test_a_job_is_looked_at_once_in_a_shape_and_again_in_the_next_one():
-    first = see(0.9)
-    again = see(0.5, first)
-    assert again.speeds_of(KIND) is first.speeds_of(KIND)
-    grown = make_state("job", holds={"n1": range(4)}, speed=1.0)
-    assert watch(again, grown).speeds_of(KIND) == {TWO: 0.9, FOUR: 1.0}
+# --- how long a change lasts
 
 
-def test_a_speed_is_not_noted_before_it_has_settled():
-    early = make_state("job", holds={"n1": range(2)}, speed=2.4)
-    settled = make_state("job", holds={"n1": range(2)}, speed=1.8)
-    first = update(Sightings(), view_of(early))
-    almost = update(first, view_of(early, now=SETTLING_S - 1.0))
-    assert almost.by_type == {}
-    assert almost.slowness_of(early) == 1.0
-    assert update(almost, view_of(settled, now=SETTLING_S)).by_type == {}
+def remember(memory: Memory, *states: JobState, now: float) -> Memory:
+    view = make_view(make_snapshot(CLUSTER, *states, now=now, profiles=[make_profile(SPEEDS)]))
+    tenures, usual = remember_tenures(memory, view)
+    return Memory(now, tenures=tenures, usual_tenure=usual)
 
 
-def test_a_job_of_which_nothing_was_expected_says_nothing_of_its_type():
-    unknown = make_state("odd", model="odd", holds={"n1": range(2)}, speed=5.0)
-    cluster = make_cluster(n1=4)
-    seen = Sightings()
-    for now in (0.0, SETTLING_S):
-        seen = update(seen, make_view(make_snapshot(cluster, unknown, now=now, profiles=[])))
-    assert seen.by_type == {}
-    assert seen.slowness_of(unknown) == 1.0
+def test_a_change_is_expected_to_last_as_long_as_the_last_one_did():
+    small, large = (make_state("job", holds={"n1": range(gpus)}) for gpus in (1, 2))
+    first = remember(Memory(0.0), small, now=0.0)
+    assert expect_tenure(first.tenures[JobId("job")], first.usual_tenure, now=9.0) == math.inf
+    second = remember(first, large, now=400.0)
+    assert second.usual_tenure == 400.0
+    known = second.tenures[JobId("job")]
+    assert expect_tenure(known, 400.0, now=401.0) == pytest.approx(20.0)
+    assert expect_tenure(known, 400.0, now=800.0) == pytest.approx(400.0)
+    assert expect_tenure(None, 400.0, now=800.0) == math.inf
 
 
-def test_only_the_latest_types_are_remembered():
-    old = Sightings({JobType(f"old{n}"): {TWO: 1.0} for n in range(MOST_TYPES)})
-    seen = see(0.9, old)
-    assert len(seen.by_type) == MOST_TYPES
-    assert JobType("old0") not in seen.by_type
-    assert KIND in seen.by_type
+def test_an_unchanged_job_keeps_its_tenure_and_one_that_is_gone_ends_it():
+    job = make_state("job", holds={"n1": range(2)})
+    memory = remember(Memory(0.0), job, now=0.0)
+    memory = remember(memory, job, now=100.0)
+    assert memory.tenures[JobId("job")].since == 0.0
+    gone = remember(memory, now=250.0)
+    assert (gone.tenures, gone.usual_tenure) == ({}, 250.0)

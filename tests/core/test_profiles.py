@@ -89,7 +89,6 @@ def test_what_was_seen_long_ago_counts_as_one_observation():
 @pytest.mark.parametrize(
     "seen",
     [
-        SpeedSeen(SHAPE, 5.0, duration_s=60.0, at=0.0, warming_up=True),
         SpeedSeen(SHAPE, 5.0, duration_s=0.1, at=0.0),
         SpeedSeen(SHAPE, 0.0, duration_s=60.0, at=0.0),
         SpeedSeen(SHAPE, math.nan, duration_s=60.0, at=0.0),
@@ -104,6 +103,20 @@ def test_what_was_seen_long_ago_counts_as_one_observation():
 )
 def test_what_says_nothing_is_not_learnt(seen):
     assert fold(EMPTY, seen) is EMPTY
+
+
+def test_a_warm_up_is_forgotten():
+    slow = folded(EMPTY, speeds_seen(1.0, 1.1))
+    warm = fold(slow, SpeedSeen(SHAPE, 5.0, duration_s=10.0, at=99.0, replaces=2))
+    assert speed_of(warm) == 5.0
+    assert warm.speeds[SHAPE].weight == 1.0
+
+
+def test_a_start_with_its_warm_up_takes_the_place_of_the_start_alone():
+    start = CostTerm.PROCESS_INITIALIZATION
+    profile = folded(EMPTY, [CostSeen(start, 20.0), CostSeen(start, 35.0, replaces=1)])
+    assert profile.costs is not None
+    assert profile.costs.process_initialization == 35.0
 
 
 # --- accuracy

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
+from dlcore.assuming import BY_GPU_TIME, GUESSES, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
@@ -56,7 +56,7 @@ class Foresight:
     needs: ClassVar[str] = "speeds, iterations; learns unknown lengths"
     assumes: ClassVar[Assumes] = {
         Knowledge.LENGTH: "assumes the lengths of jobs that ended before, each as likely as the others",
-        Knowledge.SPEED: f"{USUAL_CURVE}, and goes by the GPU time that it has had",
+        Knowledge.SPEED: BY_GPU_TIME,
         Knowledge.MEASURED: GUESSES,
     }
     breaks: ClassVar[frozenset[Law]] = frozenset()

@@ -1,0 +1,101 @@
+"""A world in which decisions know only what jobs have shown (``--known none``)."""
+
+import math
+from typing import Any
+
+import pytest
+
+from dlcore.contract import Decision, View
+from dlcore.model import Checkpoint, GpuDemand, Job, JobId, JobState, Limits, Training
+from dlcore.profiles import Costs, JobType, Profile, Speed
+from dlsim import policies
+from dlsim.clusters import Machines, build_packed
+from dlsim.engine.settings import Setting
+from dlsim.engine.world import World
+from dlsim.jobs.courses import Course
+from dlsim.jobs.workloads import TracedJob, Workload
+from dlsim.results.records import Record
+from dlwire.messages import Shape
+
+NODES = build_packed([Machines(1, 4)])
+COSTS = Costs(process_initialization=20.0, checkpoint=5.0, process_termination=1.0)
+KIND = JobType.of_one_job("job")
+
+
+class Watching:
+    """Decides as max-min, and notes what it was shown of the first job."""
+
+    name, paper, needs, breaks = "watching", "", "", frozenset[Any]()
+
+    def __init__(self) -> None:
+        self._inner = policies.make("max-min")
+        self.shown: list[tuple[float, JobState, Profile | None]] = []
+
+    def allocate(self, view: View) -> Decision:
+        profile = view.predictor.profiles.get(KIND)
+        states = (*view.running, *view.pending)
+        self.shown += [(view.now, each, profile) for each in states if each.id == "job"]
+        return self._inner.allocate(view)
+
+
+def play(
+    course: Course, *, iterations: float = 400.0, believed: float | None = None
+) -> tuple[Record, Watching]:
+    job = Job(
+        id=JobId("job"),
+        gpus=GpuDemand(options=(1,), requested=1),
+        training=Training(iterations=int(iterations)),
+        type=KIND,
+        limits=Limits(backoff_limit=2),
+        checkpoint=Checkpoint(shared=True, signal="SIGUSR1"),
+    )
+    truth = Profile(KIND, speeds={Shape(1, 1, ""): Speed(2.0)}, costs=COSTS)
+    traced = TracedJob(job, iterations, course=course, believed=believed)
+    workload = Workload("one", (traced,), {KIND: truth}, {})
+    setting = Setting(nodes=NODES, costs=Costs(), period_s=5.0, trial_s=None, learns=True)
+    watching = Watching()
+    return World(workload, setting, policy=watching).play(), watching
+
+
+def test_what_policies_see_is_learnt_and_not_the_truth():
+    record, watching = play(Course())
+    assert record.completed[0].jct == pytest.approx(220.0, abs=1.0)
+    early = [profile for now, _, profile in watching.shown if now < 45.0]
+    assert all(profile is None or not profile.speeds for profile in early)
+    _, state, profile = watching.shown[-1]
+    assert profile is not None
+    assert profile.speeds[Shape(1, 1, "")].iterations_per_s == pytest.approx(2.0, rel=0.02)
+    assert profile.costs is not None
+    assert profile.costs.process_initialization == pytest.approx(20.0, abs=1.0)
+    assert profile.costs.checkpoint == pytest.approx(5.0)
+    assert state.speed == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_warm_up_is_played_and_not_believed():
+    record, watching = play(Course(warm_up_s=30.0, warm_up_pace=0.2))
+    assert record.completed[0].jct == pytest.approx(20.0 + 30.0 + (400.0 - 12.0) / 2.0, abs=1.0)
+    _, _, profile = watching.shown[-1]
+    assert profile is not None
+    assert profile.speeds[Shape(1, 1, "")].iterations_per_s == pytest.approx(2.0, rel=0.05)
+    assert profile.costs is not None
+    assert profile.costs.process_initialization == pytest.approx(20.0 + 24.0, abs=4.0)
+
+
+def test_a_job_that_reports_nothing_shows_no_progress_and_yet_ends():
+    record, watching = play(Course(is_mute=True))
+    assert len(record.completed) == 1
+    assert {state.iterations_at(now) for now, state, _ in watching.shown} == {0.0}
+    assert {state.speed for _, state, _ in watching.shown} == {0.0}
+
+
+def test_a_job_that_crashes_is_tried_again_and_fails_for_good():
+    record, _ = play(Course(crashes_after_s=30.0))
+    (job,) = record.jobs
+    # Three starts, and the pauses of 10 and 20 s between them.
+    assert job.failed_at == pytest.approx(3 * (20.0 + 30.0) + 2 * 1.0 + 10.0 + 20.0, abs=6.0)
+    assert record.completed == record.unfinished == []
+
+
+def test_an_untold_length_stays_unknown():
+    _, watching = play(Course(), believed=math.inf)
+    assert {state.iterations_total for _, state, _ in watching.shown} == {math.inf}
