@@ -159,8 +159,9 @@ def _compare(own: Sequence[Result], others: Sequence[Result]) -> float:
 def main(**given: Any) -> None:
     full, first = given["full"], given["first_seed"]
     drawn = ("jobs", "load", "crash", "mute", "untold")
-    ranges = {name: _read_range(given[name]) for name in ("start_s", "save_s")}
-    streams = [Stream(**{name: given[name] for name in drawn}, **ranges)]
+    own: dict[str, Any] = {name: given[name] for name in drawn}
+    own |= {name: _read_range(given[name]) for name in ("start_s", "save_s")}
+    streams = [Stream(**own)]
     if full:
         streams = [
             replace(streams[0], load=load, start_s=start_s)

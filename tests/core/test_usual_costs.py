@@ -19,22 +19,22 @@ PROFILES = {each.type: each for each in (A, B)}
 
 
 def test_a_new_type_costs_what_others_usually_do():
-    costs = find_costs(PROFILES, None, Costs(pod_initialization=3.0))
+    costs = find_costs(PROFILES, None, defaults=Costs(pod_initialization=3.0))
     assert (costs.process_initialization, costs.checkpoint) == (30.0, 5.0)
     assert costs.pod_initialization == 3.0
 
 
 def test_measured_terms_stay_and_only_the_others_are_supposed():
     partly = learn("c", PROCESS_INITIALIZATION=90.0)
-    costs = find_costs({**PROFILES, partly.type: partly}, partly, Costs())
+    costs = find_costs({**PROFILES, partly.type: partly}, partly, defaults=Costs())
     assert (costs.process_initialization, costs.checkpoint) == (90.0, 5.0)
 
 
 def test_costs_that_were_measured_offline_are_whole():
     offline = Profile(JobType("d"), costs=Costs(process_initialization=7.0))
-    assert find_costs(PROFILES, offline, Costs()) is offline.costs
+    assert find_costs(PROFILES, offline, defaults=Costs()) is offline.costs
 
 
 def test_without_any_measurement_the_settings_hold():
     defaults = Costs(checkpoint=2.0)
-    assert find_costs({}, None, defaults) is defaults
+    assert find_costs({}, None, defaults=defaults) is defaults

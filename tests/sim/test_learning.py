@@ -1,10 +1,11 @@
 """A world in which decisions know only what jobs have shown (``--known none``)."""
 
 import math
-from typing import Any
+from typing import ClassVar
 
 import pytest
 
+from dlcore.checking import Law
 from dlcore.contract import Decision, View
 from dlcore.model import Checkpoint, GpuDemand, Job, JobId, JobState, Limits, Training
 from dlcore.profiles import Costs, JobType, Profile, Speed
@@ -25,7 +26,10 @@ KIND = JobType.of_one_job("job")
 class Watching:
     """Decides as max-min, and notes what it was shown of the first job."""
 
-    name, paper, needs, breaks = "watching", "", "", frozenset[Any]()
+    name: ClassVar[str] = "watching"
+    paper: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def __init__(self) -> None:
         self._inner = policies.make("max-min")

@@ -99,7 +99,7 @@ class Predictor:
 
     def costs_of(self, job: Job) -> Costs:
         """Return the costs of starting and stopping this job: as measured, as usual, or as set for all."""
-        return find_costs(self.profiles, self.profiles.get(job.type), self._costs)
+        return find_costs(self.profiles, self.profiles.get(job.type), defaults=self._costs)
 
     def training_time(self, state: JobState, shape: Shape, *, now: float) -> float:
         """The time of the remaining iterations in that shape; infinite where it does not train."""

@@ -30,7 +30,7 @@ class _Usual:
 _kept: Kept[_Usual] = Kept(most=4)
 
 
-def find_costs(profiles: Profiles, profile: Profile | None, defaults: Costs) -> Costs:
+def find_costs(profiles: Profiles, profile: Profile | None, *, defaults: Costs) -> Costs:
     """Return the costs of a type of job; ``defaults`` hold where no type was measured."""
     if profile is not None and profile.costs is not None and not profile.cost_samples:
         return profile.costs  # They were measured offline, all of them.

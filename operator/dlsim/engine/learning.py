@@ -1,5 +1,5 @@
 """
-What controllers learn of jobs that nobody has measured, played with the code that learns it live.
+The knowledge of controllers about unmeasured jobs, learnt by the code that learns it live.
 
 With ``dljob simulate --known none`` decisions see no truth. Each start of a job has a
 :class:`~dlwire.speed_window.SpeedWindow`, as in its SideCar; its reports go to
@@ -52,7 +52,7 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a job."""
+    """The reports of a job so far."""
 
     window: SpeedWindow = field(default_factory=SpeedWindow)
     held: Placement | None = None
@@ -78,6 +78,7 @@ class Learner:
         self,
         kernel: Kernel[Callable[[], None]],
         rounds: Rounds,
+        *,
         profiles: Mapping[JobType, Profile],
     ) -> None:
         self._kernel = kernel
@@ -85,7 +86,7 @@ class Learner:
         self._samples = SpeedSamples()
         self._seen: dict[JobId, _Seen] = {}
         self.profiles = profiles
-        """What is known, and what was measured in addition; a new object after each new observation."""
+        """The profiles at the beginning, and all measurements since; a new object after each new observation."""
 
     # --- what happens
 
@@ -96,7 +97,7 @@ class Learner:
         seen.held, seen.generation, seen.started_at = run.serving, run.stamp, self._kernel.now
         seen.iteration = math.floor(run.state.iterations_done)
         seen.moved_at = self._kernel.now
-        self._hear(run, seen, Phase.RUNNING, change=Change(run.stamp))
+        self._hear(run, Phase.RUNNING, change=Change(run.stamp))
 
     def training_starts(self, run: Run) -> None:
         """Its first step begins; from now on it reports."""
@@ -121,7 +122,7 @@ class Learner:
             checkpoint_seconds=costs.checkpoint if saved else 0.0,
             stop_seconds=costs.process_termination,
         )
-        self._hear(run, seen, Phase.STOPPED, change=change)
+        self._hear(run, Phase.STOPPED, change=change)
 
     def observe(self, run: Run) -> None:
         """Let the job report what it has done by now."""
@@ -141,13 +142,13 @@ class Learner:
         seen.speed = seen.window.iterations_per_second or 0.0
         if (seen.begun, seen.speed > 0.0) != was_known:
             self._rounds.ask()
-        self._hear(run, seen, Phase.RUNNING, change=Change(seen.generation))
+        self._hear(run, Phase.RUNNING, change=Change(seen.generation))
 
     def trial_ends(self, run: Run, seconds: float) -> None:
         """Its checkpoint was tried while it trained, and confirmed."""
         seen = self._seen[run.traced.job.id]
         seen.trial = Trial(seen.trial.number + 1, Saving.CONFIRMED, seconds=seconds)
-        self._hear(run, seen, Phase.RUNNING, change=Change(seen.generation))
+        self._hear(run, Phase.RUNNING, change=Change(seen.generation))
 
     # --- what decisions see
 
@@ -200,8 +201,9 @@ class Learner:
             self.observe(run)
             self._report_later(run)
 
-    def _hear(self, run: Run, seen: _Seen, phase: Phase, *, change: Change) -> None:
-        held, now = seen.held, self._kernel.now
+    def _hear(self, run: Run, phase: Phase, *, change: Change) -> None:
+        seen, now = self._seen[run.traced.job.id], self._kernel.now
+        held = seen.held
         if held is None:
             return
         state = State(

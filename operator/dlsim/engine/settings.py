@@ -46,6 +46,6 @@ class Setting:
     trial_s: float | None = 0.0
     """How long that takes from the first step on; the job keeps its GPUs meanwhile. ``None``: as long as it saves."""
     learns: bool = False
-    """True if decisions know only what jobs have shown so far (:mod:`dlsim.engine.learning`)."""
+    """True if decisions know only the reports of jobs so far (:mod:`dlsim.engine.learning`)."""
     keeps_work: bool = True
     """True if decisions know whose work nothing saves; without it one sees what the law is worth."""

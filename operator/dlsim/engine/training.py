@@ -23,7 +23,7 @@ from dlsim.results.records import Happening
 
 
 class Ends(NamedTuple):
-    """What ends a job or its start, unless the stamp of the run is another one by then."""
+    """The ends of a job and of a start of it, unless the stamp of the run is another one by then."""
 
     complete: Callable[[Run, int], None]
     crash: Callable[[Run, int], None]

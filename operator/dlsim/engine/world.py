@@ -12,11 +12,10 @@ from functools import partial
 
 from dlcore import cycle
 from dlcore.contract import Policy
-from dlcore.model import Cluster, Placement, Snapshot
+from dlcore.model import Cluster, JobState, Placement, Snapshot
 from dlcore.placement import largest
 from dlcore.primitives.backoff import wait_after
 from dlcore.profiles import Costs
-from dlsim.engine.arriving import make_run
 from dlsim.engine.books import Books, Journal
 from dlsim.engine.checkpoints import Checkpoints
 from dlsim.engine.controlling.coordinator import Coordinator
@@ -29,9 +28,11 @@ from dlsim.engine.runs import Run
 from dlsim.engine.settings import Setting
 from dlsim.engine.training import Ends, Training
 from dlsim.engine.truth import Forecasts, Truth
-from dlsim.jobs.workloads import TracedJob, Workload
+from dlsim.errors import BadInput
+from dlsim.inputs.tables import MOST_SECONDS
+from dlsim.jobs.workloads import Standing, TracedJob, Workload
 from dlsim.results.recording import Recorder
-from dlsim.results.records import Happening, Record
+from dlsim.results.records import Happening, JobRecord, Record
 
 PATIENCE = 1000
 """
@@ -66,7 +67,7 @@ class World:
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
         self._learner = (
-            Learner(self._kernel, self._rounds, workload.known) if setting.learns else None
+            Learner(self._kernel, self._rounds, profiles=workload.known) if setting.learns else None
         )
         record = Record(
             workload=workload.name,
@@ -171,7 +172,7 @@ class World:
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
         standing = traced.standing
-        run = make_run(
+        run = _make_run(
             traced,
             order,
             now=self._kernel.now,
@@ -254,3 +255,42 @@ def _update_forecasts(books: Books, forecasts: Forecasts, *, now: float) -> None
             run = books.runs[state.job.id]
             if forecasts.is_overdue(run, now):
                 books.note(run)
+
+
+def _make_run(
+    traced: TracedJob,
+    order: int,
+    *,
+    now: float,
+    setting: Setting,
+    truth: Truth,
+    forecasts: Forecasts,
+) -> Run:
+    """Return the run of a job that begins to wait, or goes on where a live system has it."""
+    job, standing = traced.job, traced.standing or Standing()
+    growth = setting.growth
+    # Times of a job that was there before count from the beginning.
+    begin = job.submitted_at if traced.standing is None else now
+    isolated_s = truth.seconds_isolated(traced, done=standing.iterations_done)
+    if isolated_s > MOST_SECONDS:
+        raise BadInput(
+            truth.workload_name,
+            f"job {job.id} would train for {isolated_s:.3g} s on the GPUs that it requests",
+            remedy=f"give it a length of at most {MOST_SECONDS:,.0f} s, which are 126 years",
+        )
+    record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
+    state = JobState(
+        job=job if growth is None else growth.limit(job, 0),
+        order=order,
+        observed_at=now,
+        iterations_done=standing.iterations_done,
+        iterations_total=forecasts.at_first(traced),
+        service=standing.service,
+        started_at=standing.started_at,
+        bound_to=standing.bound_to,
+        batch_size=standing.batch_size,
+        keeps_first=setting.keeps_work and not traced.declares,
+    )
+    run = Run(traced=traced, record=record, state=state)
+    run.safe_iterations = standing.iterations_done
+    return run

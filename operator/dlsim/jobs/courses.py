@@ -1,5 +1,5 @@
 """
-What happens to a job beside its true speed: the warm-up of each start, crashes, and silence.
+The course of a job apart from its true speed: the warm-up of each start, crashes, and silence.
 
 :mod:`dlsim.jobs.workloads` attaches one to a job; :mod:`dlsim.engine.training` plays it.
 """

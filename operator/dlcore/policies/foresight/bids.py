@@ -253,9 +253,9 @@ class _Terms:
         """
         Return what a job of unknown speed has attained and what is left, in seconds on one GPU.
 
-        Only its GPU time is known, so that counts, and its length is unknown, whatever its user says
-        of its iterations: time refutes all that is supposed of it. The speed that a start shows at
-        first includes its warm-up, so it only bounds what is left.
+        Only its GPU time is known, so that counts. Its length is unknown even if its user states a
+        number of iterations: time refutes each assumption about it. The speed that a start shows at
+        first includes its warm-up, so it is only a bound of the rest.
         """
         state = bid.state
         if state.speed > 0.0 and not state.adjusting and bid.held:

@@ -1,10 +1,10 @@
 """
 For how long a change of GPUs is expected to last.
 
-What a change gains has to pay for what it costs while it lasts. Nobody knows how soon the next one
-follows, but a job that was changed a moment ago will likely be changed again soon, because whatever
-led to that change is still in motion. So a change of a running job is expected to last as long as the
-job has had its GPUs, or as long as jobs usually keep theirs: the geometric mean of both.
+The gain of a change has to pay for its cost before the next change follows. A job that was changed a
+moment ago will likely be changed again soon, because the cause of that change is still in motion. So a
+change of a running job is expected to last as long as the job has had its GPUs, or as long as jobs
+usually keep theirs: the geometric mean of both.
 """
 
 import math
