@@ -133,6 +133,7 @@ def test_no_damage_ends_a_training_or_gives_its_gpus_away(place: Place):
         place.probe()
     broken = _read_witnesses(place)
     assert not broken, f"{broken}; all is in {place.root}"
+    place.close()
     shutil.rmtree(place.root)
 
 
