@@ -26,7 +26,7 @@ def list_premises(workload: Workload, setting: Setting, *, seeds: int = 1) -> tu
         *_describe_counts(workload),
         _describe_changes(workload, setting),
         *_describe_failures(setting),
-        _describe_knowledge(workload),
+        _describe_knowledge(workload, setting),
     )
 
 
@@ -92,7 +92,7 @@ def _describe_failures(setting: Setting) -> Iterator[str]:
         )
 
 
-def _describe_knowledge(workload: Workload) -> str:
+def _describe_knowledge(workload: Workload, setting: Setting) -> str:
     believed = [traced.believed for traced in workload.jobs]
     if all(each is None for each in believed):
         lengths = "the true length of each job"
@@ -105,6 +105,10 @@ def _describe_knowledge(workload: Workload) -> str:
         for kind, truth in workload.truths.items()
     )
     speeds = "true speeds" if know_speeds else "speeds that are not the true ones"
+    if setting.learns and workload.known:
+        speeds += ", which they correct by the reports of jobs"
+    elif setting.learns:
+        speeds = "no speeds and costs but those that jobs report"
     return f"policies know {lengths} and {speeds}"
 
 

@@ -28,6 +28,9 @@ from dlsim.worlds import WORLDS, Rules
 
 MINI_EPOCHS = "mini-epochs"
 NONE = "none"
+
+PERIOD_S = 15.0
+"""The longest time between two decisions of a controller."""
 MARGINAL_UTILITY = "marginal-utility"
 
 
@@ -97,7 +100,7 @@ def build_setting(scenario: Scenario) -> Setting:
         mechanism=scenario.mechanism,
         costs=usual if rules is None else rules.costs,
         seed=scenario.seed,
-        period_s=scenario.period_s,
+        period_s=min(scenario.period_s, PERIOD_S) if scenario.known == NONE else scenario.period_s,
         outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
         trial_s=scenario.trial_s,

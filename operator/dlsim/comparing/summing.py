@@ -27,6 +27,7 @@ GROUPS = (
     "speed_error",
     "size_error",
     "sizes",
+    "known",
     "seed",
 )
 """The properties of a case apart from its policy, by which lines can be distinguished."""
@@ -34,7 +35,7 @@ GROUPS = (
 EXACT = "exact"
 """As a reference: each policy itself, where it knows everything."""
 
-KNOWING_ALL = {"speed_error": 0.0, "size_error": 0.0, "sizes": "known"}
+KNOWING_ALL = {"speed_error": 0.0, "size_error": 0.0, "sizes": "known", "known": "all"}
 
 Row = Mapping[str, Any]
 """A result with its scenario, as ``-o json`` prints it."""

@@ -79,12 +79,15 @@ class Task:
             "speed_error": scenario.speed_error,
             "size_error": scenario.size_error,
             "sizes": "known" if scenario.sizes_known else "unknown",
+            "known": scenario.known,
             "seed": scenario.seed,
         }
 
     def bound(self) -> "Task":
         """Make the task of finding the bound; what policies believe makes no difference to it."""
-        known = replace(self.scenario, speed_error=0.0, size_error=0.0, sizes_known=True)
+        known = replace(
+            self.scenario, speed_error=0.0, size_error=0.0, sizes_known=True, known="all"
+        )
         return Task(scenario=known, part=self.part)
 
     def perform(self) -> Values:

@@ -218,8 +218,8 @@ KNOWLEDGE: Options = (
         type=click.Choice(["all", MINI_EPOCHS, NONE]),
         default="all",
         show_default=True,
-        help="Which speeds policies know: all, or what Coach's mini-epochs show of each type of job, for "
-        "which every job pays before it trains.",
+        help="Which speeds policies know: all; what Coach's mini-epochs show of each type of job, for which "
+        "every job pays before it trains; or none but what they learn, with the costs, as controllers do.",
     ),
     click.option(
         "--predictor",

@@ -41,6 +41,7 @@ from dlsim.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
 from dlsim.comparing.tasks import Task, Values
 from dlsim.results import writing
 from dlsim.results.looks import LOOKS, Format, Look
+from dlsim.scenarios import NONE
 
 USUAL = "max-min"
 """With what all policies are compared if nothing is said of it: a policy that needs no knowledge."""
@@ -128,6 +129,13 @@ class Display:
     default="known",
     show_default=True,
     help="Whether policies are given numbers of iterations.",
+)
+@click.option(
+    "--known",
+    type=click.Choice(["all", NONE, "both"]),
+    default="all",
+    show_default=True,
+    help="Which speeds and costs policies know: all, or none but what they learn, as for `dljob simulate`.",
 )
 @click.option("--bound", is_flag=True, help="Compare with the lower bound as well.")
 @click.option(
@@ -235,6 +243,7 @@ def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Di
         "speed_error": given["speed_errors"],
         "size_error": given["size_errors"],
         "sizes_known": (True, False) if sizes == "both" else (sizes == "known",),
+        "known": ("all", NONE) if given["known"] == "both" else (given["known"],),
         "seed": range(given["seeds"]),
     }
     shown = Display(
@@ -246,7 +255,7 @@ def prepare(given: dict[str, Any], names: Sequence[str]) -> tuple[list[Task], Di
         look=LOOKS[given.pop("look")],
     )
     # Each axis takes the place of the option of one scenario.
-    one = {name: value for name, value in given.items() if name != "sizes"}
+    one = {name: value for name, value in given.items() if name not in {"sizes", "known"}}
     base = take_scenario({**one, "trace": traces[0]})
     return plan(base, traces, axes=axes, policies=names, bound=given["bound"]), shown
 
