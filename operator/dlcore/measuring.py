@@ -6,6 +6,7 @@ known, and the begin of the first one follows from the speed. A speed is taken o
 of an unchanged stretch, once the start has trained for as long as starts warm up: longer than any
 warm-up that was seen lately. If a start warms up for longer still, what it showed before is
 forgotten, and the time that the warm-up lost is a part of the cost of the start.
+A trial of the checkpoint, in which many trainings stand still, is no part of a sample.
 The speed is the SideCar's own figure, because the SideCar times every step when it happens,
 while reports arrive late on a busy machine or network. Each cost is measured once for each change,
 and the time to save by the trial of the checkpoint too, before the first change.
@@ -118,13 +119,17 @@ class _Stretch:
     told: int = 0
     """The number of speeds that were learnt from this start."""
     took: float | None = None
-    """How long it took to its first iteration, once that is known."""
+    """How long it took to its first iteration, or at first to the end of that, once that is known."""
+    tried: int = 0
+    """The latest trial of its checkpoint after which it has gone on."""
+    paused: float = 0.0
+    """How long it has stood still in such trials."""
 
     def began_at(self, latest: _Sample) -> float | None:
         """Return when the first iteration began, once the speed is known."""
         if self.first is None or latest.iteration <= self.first.iteration:
             return None
-        seconds_each = (latest.at - self.first.at) / (latest.iteration - self.first.iteration)
+        seconds_each = self.trained(latest) / (latest.iteration - self.first.iteration)
         # After a crash the training may continue from further back, so count only the first
         # reported one.
         before = max(1, self.first.iteration - self.found_iteration)
@@ -133,6 +138,21 @@ class _Stretch:
             # us.
             before = 1
         return max(self.ordered_at, self.first.at - before * seconds_each)
+
+    def trained(self, latest: _Sample) -> float:
+        """Return how long it has trained since its first report; a trial is no part of that."""
+        since = self.first.at if self.first is not None else latest.at
+        return max(0.0, latest.at - since - self.paused)
+
+    def is_in_trial(self, state: State, latest: _Sample) -> bool:
+        """Return True from a trial to the first iteration after it; the next sample begins there."""
+        trial = state.trial
+        if trial is None or trial.number <= self.tried:
+            return False
+        if trial.went_on:
+            self.tried, self.sample = trial.number, latest
+            self.paused += trial.seconds
+        return True
 
 
 @dataclass(slots=True)
@@ -202,17 +222,24 @@ class SpeedSamples:
         if stretch.first is None:
             if state.progress.begun:
                 stretch.first = stretch.sample = latest
+                if not stretch.is_timed and latest.at > stretch.ordered_at:
+                    # With its first step, until the speed says how long that took: a change may come before.
+                    stretch.took = latest.at - stretch.ordered_at
+                    yield CostSeen(CostTerm.PROCESS_INITIALIZATION, stretch.took, placement.gpus)
             return
+        is_in_trial = stretch.is_in_trial(state, latest)
         began_at = stretch.began_at(latest)
         if not stretch.is_timed and began_at is not None:
             stretch.is_timed = True
+            replaces = 0 if stretch.took is None else 1
             stretch.took = began_at - stretch.ordered_at
-            yield CostSeen(CostTerm.PROCESS_INITIALIZATION, stretch.took, placement.gpus)
+            start = CostTerm.PROCESS_INITIALIZATION
+            yield CostSeen(start, stretch.took, placement.gpus, replaces=replaces)
         elapsed, done = latest.at - stretch.sample.at, latest.iteration - stretch.sample.iteration
-        if elapsed < self._sample_seconds or done < FEWEST_STEPS:
+        if is_in_trial or elapsed < self._sample_seconds or done < FEWEST_STEPS:
             return
         speed = state.progress.iterations_per_second or done / elapsed
-        trained, was_warming_up = latest.at - stretch.first.at, False
+        trained, was_warming_up = stretch.trained(latest), False
         if 0.0 < CLEARLY_FASTER * stretch.speed < speed:
             was_warming_up = True
             self._warm_ups.append(min(trained, LONGEST_WARM_UP_S))

@@ -9,24 +9,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dlcontrol.learning.learned_state import LearnedState
 from dlcontrol.loop import Controller
 from dlcontrol.pacing import Pace
 from dlcontrol.scheduling import Options
-from dlcontrol.situation.ports import Fenced
+from dlcontrol.situation.ports import Fenced, PodKey
 from dlcontrol.situation.rules import News, Rules
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Status
 from dlcore import policies
 from dlcore.checking import BrokenLaw
 from dlcore.contract import Policy
-from dlcore.measuring import Resumption
+from dlcore.measuring import Resumption, SpeedSamples
 from dlcore.model import JobId, Mechanism, Phase, Snapshot
 from dlcore.planning import Plan
 from dlcore.predicting.fitting import Forecast
 from dlcore.profiles import JobType, Profile
+from dlstore.notebook.notebook import Notebook
+from dlwire.messages import State
 from tests.builders import make_job, make_profile
 from tests.control.played import Killed, Leash, PlayedPlatform, World
 from tests.control.played_network import PlayedDialer
+from tests.control.store.memory import MemoryStore
 
 RULES = Rules(
     retry_seconds=5.0,
@@ -134,12 +138,18 @@ class Government:
         rules: Rules = RULES,
         pace: Pace = PACE,
         impatience: float = 0.0,
+        learns: bool = False,
     ) -> None:
         self.world = world
         self.impatience = impatience
         """How often news interrupts the wait for the next decision while one is carried out."""
         self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=pace)
-        self.memory = PlayedMemory()
+        self.memory: Any = PlayedMemory()
+        self.notebook: Notebook | None = None
+        """With ``learns``: what the real learning has written, in a store in memory."""
+        if learns:
+            self.notebook = Notebook(MemoryStore(), notify=lambda _: None)
+            self.notebook.open(wait_seconds=60.0)
         self.metrics = PlayedMetrics()
         self.reigns: list[Reign] = []
         self._loop = asyncio.new_event_loop()
@@ -149,6 +159,8 @@ class Government:
             reign.leash.is_dead = True
             self._release(reign)
             reign.dialer.close()
+        if self.notebook is not None:
+            self.notebook.close(0.0)
         self._loop.close()
 
     @property
@@ -174,11 +186,20 @@ class Government:
         def wake() -> None:
             self._wake(reign)
 
-        dialer = PlayedDialer(world, world.epoch, leash, wake)
+        memory = self.memory
+        if self.notebook is not None:
+            memory = self.memory = LearnedState(self.notebook, SpeedSamples(), epoch=world.epoch)
+
+        def learn(key: PodKey, state: State) -> None:
+            entry = world.entries.get(key.job)
+            if isinstance(memory, LearnedState) and entry is not None and not leash.is_dead:
+                memory.hear(entry, key, state, world.now)
+
+        dialer = PlayedDialer(world, world.epoch, leash, wake, learn)
         controller = Controller(
             platform,
             dialer,
-            learning=self.memory,
+            learning=memory,
             metrics=self.metrics,
             options=self.options,
             epoch=world.epoch,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from dlcontrol.situation.ports import (
     Address,
@@ -92,6 +93,24 @@ class PlayedPod:
         return self.booking.node
 
 
+@dataclass(frozen=True)
+class Manner:
+    """How a training goes that its SideCar observes as a real one does."""
+
+    speeds: Mapping[int, float]
+    """Iterations per second, by number of GPUs."""
+    import_seconds: float = 0.0
+    """How long each start takes until its first step begins."""
+    warm_up_seconds: float = 0.0
+    warm_up_pace: float = 1.0
+    """The speed of that time, as a share of the usual one."""
+    save_seconds: float = 0.0
+    """How long it saves itself, and does not train."""
+    crashes_after_seconds: float = inf
+    """How long after its begin each start crashes."""
+    is_mute: bool = False
+
+
 @dataclass(eq=False)
 class Course:
     """How the training of a job goes."""
@@ -106,6 +125,12 @@ class Course:
     moved_at: float = 0.0
     crashes_at: list[int] = field(default_factory=list)
     """Iterations at which it crashes, once each."""
+    manner: Manner | None = None
+    """None: it takes some steps each second, and its SideCar reports one each second."""
+    part: float = 0.0
+    """How much of its next iteration is done."""
+    done_at: float = inf
+    starts: int = 0
 
 
 @dataclass(frozen=True)
@@ -193,10 +218,15 @@ class World:
     # --- users
 
     def submit(
-        self, job: Job, *, iterations: int | None = None, evaluates_seconds: float = 0.0
+        self,
+        job: Job,
+        *,
+        iterations: int | None = None,
+        evaluates_seconds: float = 0.0,
+        manner: Manner | None = None,
     ) -> None:
         total = iterations if iterations is not None else job.training.iterations or 100
-        self.courses[job.id] = Course(total, evaluates_seconds=evaluates_seconds)
+        self.courses[job.id] = Course(total, evaluates_seconds=evaluates_seconds, manner=manner)
         order = 1 + max((entry.order for entry in self.entries.values()), default=0)
         status = Status(submitted_at=self.now)
         self.entries[job.id] = Entry(job, order, status, spec_generation=1)
@@ -232,13 +262,23 @@ class World:
             return
         self.incarnations += 1
         pod.container = Container(
-            self, pod.job, pod.node, f"{pod.job}-{pod.node}-{self.incarnations}", LIMITS
+            self,
+            pod.job,
+            pod.node,
+            f"{pod.job}-{pod.node}-{self.incarnations}",
+            self._limits_of(pod),
         )
         self.note(f"container {pod.container.incarnation} up")
         if self.temper.warm_seconds is not None:
             pod.container.warmth = Warmth(wanted=2)
             self.later(*self.temper.warm_seconds, pod.container.warm_up)
         self.tell(pod)
+
+    def _limits_of(self, pod: PlayedPod) -> Limits:
+        if self.courses[pod.job].manner is None:
+            return LIMITS
+        seconds = self.entries[pod.job].job.checkpoint.timeout_seconds
+        return replace(LIMITS, tries=True, checkpoint_seconds=seconds)
 
     def restart_container(self, pod: PlayedPod, *, fault: bool = False) -> None:
         """The SideCar is killed; the next start of the container follows."""
@@ -300,8 +340,9 @@ class World:
         self.witness.see_begin(processes)
         course = self.courses[processes.job]
         if self.witness.is_first_of(processes):
-            course.iteration = course.saved
+            course.iteration, course.part = course.saved, 0.0
             course.is_done = False
+            course.starts += 1
 
     def processes_end(self, processes: Processes) -> None:
         self.note(
@@ -309,7 +350,7 @@ class World:
         )
         self.witness.see_end(processes)
 
-    def try_to_save(self, processes: Processes) -> bool:
+    def try_to_save(self, processes: Processes, *, goes_on: bool = False) -> bool:
         if processes.is_evaluating:
             return False  # It does not look any more whether it is asked.
         if processes.hang or self.fails("checkpoint") or not self.witness.is_whole(processes):
@@ -317,7 +358,8 @@ class World:
             return False
         course = self.courses[processes.job]
         course.saved = course.iteration
-        self.witness.freeze(processes)
+        if not goes_on:
+            self.witness.freeze(processes)
         return True
 
     def has_changed(self, container: Container) -> None:

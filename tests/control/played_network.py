@@ -18,6 +18,9 @@ from tests.control.played import Leash, PlayedPod, World
 
 RESEND_SECONDS = 2.0
 
+Learn = Callable[[PodKey, State], None]
+"""Takes each state that is news."""
+
 
 @dataclass(eq=False)
 class _Line:
@@ -35,11 +38,19 @@ class _Line:
 class PlayedDialer:
     """One for the life of a controller."""
 
-    def __init__(self, world: World, epoch: int, leash: Leash, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        epoch: int,
+        leash: Leash,
+        wake: Callable[[], None],
+        learn: Learn = lambda key, state: None,
+    ) -> None:
         self._world = world
         self._epoch = epoch
         self._leash = leash
         self._wake = wake
+        self._learn = learn
         self._lines: dict[PodKey, _Line] = {}
         world.listeners.append(self._hear_of)
 
@@ -193,6 +204,8 @@ class PlayedDialer:
             return
         before = line.known.contact
         heard = line.known.hear(state, asked=asked, now=self._world.now)
+        if heard is not Answer.NOTHING and line.known.contact.state is not None:
+            self._learn(line.key, line.known.contact.state)
         if heard is Answer.UNCLEAR:
             self._poll(line)
         elif heard is Answer.MATERIAL or not before.reachable:

@@ -17,8 +17,11 @@ from dlsidecar.behaviour.events import (
     Checkpoint,
     CheckpointDone,
     Event,
+    GiveUpCheckpoint,
     Gone,
     Kill,
+    Leave,
+    Prepare,
     RankEnded,
     Started,
     StartFailed,
@@ -27,11 +30,28 @@ from dlsidecar.behaviour.events import (
     Told,
 )
 from dlsidecar.behaviour.machine import Limits, Machine, react
+from dlsidecar.behaviour.timing import Stopwatch
+from dlsidecar.checkpoints.trying import Trials
+from dlsidecar.observing.progress import Meter
 from dlwire.codec import decode_left, encode_left
-from dlwire.messages import Gpu, Problem, Process, Progress, Refused, Run, State, Target, Warmth
+from dlwire.messages import (
+    Gpu,
+    Phase,
+    Post,
+    Problem,
+    Process,
+    Progress,
+    Refused,
+    Run,
+    State,
+    Target,
+    Warmth,
+)
 
 if TYPE_CHECKING:
-    from tests.control.played import Temper, World
+    from tests.control.played import Manner, Temper, World
+
+REPORT_S, RARER_BY = 2.0, 0.1
 
 
 @dataclass(eq=False)
@@ -57,6 +77,10 @@ class Processes:
     is_spoilt: bool = False
     """Whether something other than the controller ended or disturbed them."""
     begun_at: float = 0.0
+    running_at: float = 0.0
+    """When they became the user's program."""
+    saves_until: float = 0.0
+    shows_at: float = 0.0
     ends: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
 
     @property
@@ -83,10 +107,20 @@ class Container:
         self.left: State | None = None
         """What it has written down, which outlives it."""
         self._timer: object = None
+        # What a real SideCar measures of a job whose manner the world knows.
+        self.meter = Meter(stall_seconds=world.entries[job].job.progress.stall_seconds)
+        self._stopwatch, self._trials = Stopwatch(self._read_clock), Trials(self._read_clock)
+
+    def _read_clock(self) -> float:
+        return self._world.now
 
     @property
     def incarnation(self) -> str:
         return self.machine.incarnation
+
+    @property
+    def _manner(self) -> "Manner | None":
+        return self._world.courses[self.job].manner
 
     @property
     def _temper(self) -> "Temper":
@@ -107,6 +141,9 @@ class Container:
         machine = self.machine
         processes = self.processes
         trains = processes is not None and processes.are_running
+        progress = self._world.progress_of(processes) if processes and trains else Progress()
+        if self._manner is not None:
+            progress = self.meter.progress(self._world.now)
         return State(
             incarnation=machine.incarnation,
             version=self.version,
@@ -119,10 +156,12 @@ class Container:
             held_generation=0 if machine.run is None else machine.run.generation,
             leaving=machine.is_leaving,
             processes=self._describe(),
-            progress=self._world.progress_of(processes) if processes and trains else Progress(),
+            progress=progress,
             problems=machine.problems,
             gpus=self.gpus,
             warmth=self.warmth,
+            change=self._stopwatch.change if self._manner is not None else None,
+            trial=self._trials.describe(progress.iteration) if machine.limits.tries else None,
         )
 
     def warm_up(self) -> None:
@@ -156,6 +195,8 @@ class Container:
         before = self.machine
         reaction = react(before, event)
         self.machine = reaction.machine
+        self._stopwatch.see(self.machine)
+        self._trials.see(self.machine, self.meter.iteration or 0)
         if reaction.machine == before and not reaction.actions:
             return
         self.version += 1
@@ -174,14 +215,16 @@ class Container:
                 self._timer = None
                 self._start(action.run, action.attempt)
             case Checkpoint():
-                self._checkpoint()
+                self._checkpoint(is_trial=action.is_trial)
             case Terminate():
                 self._terminate()
             case Kill():
                 self._kill()
             case ArmTimer():
                 self._arm(action)
-            case _:
+            case Prepare() | GiveUpCheckpoint():
+                pass  # No spares are played, and a save that is under way goes on.
+            case Leave():
                 self.is_alive = False
                 self._world.has_left(self)
 
@@ -218,19 +261,29 @@ class Container:
 
     def _be_started(self, processes: Processes) -> None:
         if processes.live and self.is_alive:
-            processes.are_running = True
+            processes.are_running, processes.running_at = True, self._world.now
+            self.meter.begin(self._world.now)
             self.happen(Started(processes.attempt))
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, is_trial: bool) -> None:
         processes = self.processes
         assert processes is not None
-        processes.is_asked = True
+        processes.is_asked = processes.is_asked or not is_trial
 
         def be_saved() -> None:
-            if processes.live and self.is_alive and self._world.try_to_save(processes):
+            # A stop may have come since, for which the same save counts.
+            goes_on = self.machine.phase is Phase.RUNNING
+            lives = processes.live and self.is_alive
+            if lives and self._world.try_to_save(processes, goes_on=goes_on):
                 self.happen(CheckpointDone(processes.attempt))
 
-        self._world.later(*self._temper.save_seconds, be_saved)
+        if self._manner is None:
+            self._world.later(*self._temper.save_seconds, be_saved)
+            return
+        # A save that is under way goes on first, as in a training that looks once a step.
+        begins = max(self._world.now, processes.saves_until)
+        processes.saves_until = begins + self._manner.save_seconds
+        self._world.after(processes.saves_until - self._world.now, be_saved)
 
     def _terminate(self) -> None:
         processes = self.processes
@@ -273,6 +326,14 @@ class Container:
             self.processes.is_spoilt = True
             self.processes.ranks.clear()
             self._world.processes_end(self.processes)
+
+    def observe(self, iteration: int) -> None:
+        """Read a line of the training; mere progress is shown ever more rarely, as by a real SideCar."""
+        now, processes = self._world.now, self.processes
+        self.meter.observe(now, Post(iteration=iteration))
+        if processes is not None and now >= processes.shows_at:
+            processes.shows_at = now + max(REPORT_S, RARER_BY * (now - processes.running_at))
+            self.show_progress()
 
     def show_progress(self) -> None:
         if self.is_alive:

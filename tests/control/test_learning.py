@@ -79,11 +79,12 @@ def hear(lessons: SpeedSamples, training: Training, times: list[float]):
 
 
 def costs(learnt) -> list[CostSeen]:
+    """How long starts took, without what was told before the speed was known."""
     return [
         seen
         for lesson in learnt
         for seen in lesson.observations
-        if isinstance(seen, CostSeen) and seen.term is CostTerm.PROCESS_INITIALIZATION
+        if isinstance(seen, CostSeen) and seen.replaces
     ]
 
 

@@ -31,7 +31,7 @@ class Trainings:
             trains = not processes.is_ending and not processes.is_evaluating
             if key not in seen and witness.is_whole(processes) and trains:
                 seen.add(key)
-                self._iterate(processes)
+                self._go_on(processes)
         self._tell_of_stalls()
 
     def _tell_of_stalls(self) -> None:
@@ -44,9 +44,28 @@ class Trainings:
                 pod.container.show_progress()
         self._standing = still
 
-    def _iterate(self, processes: Processes) -> None:
+    def _go_on(self, processes: Processes) -> None:
+        """Let a second pass for one training."""
         course = self.world.courses[processes.job]
-        steps = 1 + processes.run.world_size
+        manner, now = course.manner, self.world.now
+        if manner is None:
+            self._iterate(processes, 1 + processes.run.world_size)
+            return
+        if now - processes.running_at >= manner.crashes_after_seconds:
+            self.crash(processes)
+            return
+        trained = now - processes.running_at - manner.import_seconds
+        if trained <= 0.0 or now <= processes.saves_until:
+            return
+        pace = manner.warm_up_pace if trained <= manner.warm_up_seconds else 1.0
+        gpus = sum(len(each.gpus) for each in self.world.witness.of_same_start(processes))
+        part = course.part + manner.speeds[gpus] * pace * min(1.0, trained)
+        course.part = part % 1.0
+        if part >= 1.0:
+            self._iterate(processes, int(part))
+
+    def _iterate(self, processes: Processes, steps: int) -> None:
+        course = self.world.courses[processes.job]
         is_last = course.iteration + steps >= course.total
         is_asked = any(each.is_asked for each in self.world.witness.of_same_start(processes))
         if is_last and is_asked and course.evaluates_seconds > MOST_IGNORED_S:
@@ -56,12 +75,20 @@ class Trainings:
         if is_last:
             self._evaluate(processes)
             return
-        for pod in self._pods_of(processes.job):
-            if pod.container is not None and pod.container.processes is not None:
-                pod.container.show_progress()
+        self._report(processes.job)
         if course.crashes_at and course.iteration >= course.crashes_at[0]:
             course.crashes_at.pop(0)
             self.crash(processes)
+
+    def _report(self, job: JobId) -> None:
+        course = self.world.courses[job]
+        for pod in self._pods_of(job):
+            if pod.container is None or pod.container.processes is None:
+                continue
+            if course.manner is None:
+                pod.container.show_progress()
+            elif not course.manner.is_mute:
+                pod.container.observe(course.iteration)
 
     def _evaluate(self, processes: Processes) -> None:
         """It has taken its last step, and says that it is done after its evaluation."""
@@ -69,15 +96,14 @@ class Trainings:
         for each in self.world.witness.of_same_start(processes):
             each.is_evaluating = True
         self.world.note(f"{processes.job} evaluates for {course.evaluates_seconds:g} s")
-        for pod in self._pods_of(processes.job):
-            if pod.container is not None and pod.container.processes is not None:
-                pod.container.show_progress()
+        self._report(processes.job)
         self.world.after(course.evaluates_seconds, lambda: self._finish(processes))
 
     def _finish(self, processes: Processes) -> None:
         if not self.world.witness.is_whole(processes):
             return  # Some of them were killed, or hang.
-        self.world.courses[processes.job].is_done = True
+        course = self.world.courses[processes.job]
+        course.is_done, course.done_at = True, self.world.now
         self.world.witness.see_done(processes)
         self.world.note(f"{processes.job} is done")
         for pod in self._pods_of(processes.job):

@@ -36,8 +36,10 @@ def remember_tenures(memory: Memory, view: View) -> tuple[Mapping[JobId, Tenure]
         is_same = known is not None and known.shape == shape
         tenures[state.id] = known if known and is_same else Tenure(shape, view.now)
     usual = memory.usual_tenure
+    # The end of a job is no change: each bid has its own, and that of one job says nothing about others.
+    stopped = view.pending.select([job for job in memory.tenures if job not in tenures])
     for job, known in memory.tenures.items():
-        if tenures.get(job) is not known:
+        if tenures.get(job) is not known and (job in tenures or job in stopped):
             lasted = max(SHORTEST_S, view.now - known.since)
             usual = usual ** (1.0 - NOVELTY) * lasted**NOVELTY if usual > 0.0 else lasted
     return tenures, usual
