@@ -49,7 +49,7 @@ class JobView:
     eta: float | None = None
     """In seconds."""
     eta_between: tuple[float, float | None] | None = None
-    """Lower and upper bound; the upper one may be unknown."""
+    """Lower and upper bound; the upper one may be unknown. Of a guess only these are known."""
     ahead: int | None = None
     """The number of waiting jobs that start before it; ``None`` if unknown or if it does not wait."""
     expected_start: float | None = None
@@ -64,6 +64,12 @@ class JobView:
     @property
     def is_final(self) -> bool:
         return self.phase in FINAL
+
+    def show_eta(self, to: str = "") -> str:
+        """Write the expected remaining time; with a word ``to``, its bounds."""
+        if self.is_final:
+            return formatting.NOTHING
+        return formatting.eta(self.eta, self.eta_between, to=to)
 
     @property
     def owner(self) -> str:
