@@ -13,6 +13,7 @@ from math import isfinite
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlcore.contract import Policy
+from dlcore.explaining.phrases import duration
 from dlcore.model import GpuDemand, JobState, Snapshot
 from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.placement.needs import Needs
@@ -132,8 +133,7 @@ class Assumptions:
             yield Knowledge.LENGTH, "its length is unknown"
         speeds = self._find_speeds(state)
         if speeds.possible and not speeds.known:
-            but = " but the present one" if _shows_speed(state) else ""
-            yield Knowledge.SPEED, f"no speed of it is known{but}"
+            yield Knowledge.SPEED, _describe_unknown(state, self._snapshot.now)
         elif speeds.guessed:
             yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} is not measured yet"
         if state.job.batch.elastic and not self._has_other_batches(state.job.type):
@@ -191,6 +191,14 @@ class Assumptions:
 def _shows_speed(state: JobState) -> bool:
     """Return whether the job trains now, so that its present speed is known."""
     return state.placement is not None and state.speed > 0.0 and not state.adjusting
+
+
+def _describe_unknown(state: JobState, now: float) -> str:
+    """Return the clause for a job of unknown speed: whatever its iterations are, their time is unknown."""
+    had, total = state.service_at(now), state.iterations_total
+    clause = "no speed of it is known" + (" but the present one" if _shows_speed(state) else "")
+    clause += f" after {duration(had)} of GPU time" if had > 0.0 else ""
+    return clause + (f", nor how long its {total:,.0f} iterations take" if isfinite(total) else "")
 
 
 def _on(guessed: Mapping[str, tuple[int, ...]]) -> str:

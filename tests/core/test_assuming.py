@@ -106,9 +106,19 @@ def test_what_a_running_job_shows_is_not_missing():
     assert assume(state) == ()
     adjusting = make_state(options=(1, 8), holds={"n1": range(8)}, adjusting=True)
     assert len(assume(adjusting)) == 1
-    assert assume(state, profiles=()) == (
-        f"no speed of it is known but the present one; foresight {USUAL_CURVE}",
+    endless = make_state(
+        options=(1, 8), holds={"n1": range(8)}, iterations_total=math.inf, service=720.0
     )
+    goes_by = "goes by the GPU time that it and the jobs before it have had"
+    assert assume(endless, profiles=())[1] == (
+        "no speed of it is known but the present one after about 12 min of GPU time; foresight"
+        f" {USUAL_CURVE}, and {goes_by}"
+    )
+
+
+def test_iterations_say_nothing_of_the_time_of_a_job_of_unknown_speed():
+    (clause,) = assume(make_state(options=(1, 8)), profiles=())
+    assert clause.startswith("no speed of it is known, nor how long its 1,000 iterations take; ")
 
 
 def test_other_batches_are_missing_until_one_was_measured():

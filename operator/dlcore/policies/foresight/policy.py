@@ -56,7 +56,7 @@ class Foresight:
     needs: ClassVar[str] = "speeds, iterations; learns unknown lengths"
     assumes: ClassVar[Assumes] = {
         Knowledge.LENGTH: "assumes the lengths of jobs that ended before, each as likely as the others",
-        Knowledge.SPEED: f"{USUAL_CURVE}, and goes by the GPU time that it has had",
+        Knowledge.SPEED: f"{USUAL_CURVE}, and goes by the GPU time that it and the jobs before it have had",
         Knowledge.MEASURED: GUESSES,
     }
     breaks: ClassVar[frozenset[Law]] = frozenset()
