@@ -65,12 +65,6 @@ class JobView:
     def is_final(self) -> bool:
         return self.phase in FINAL
 
-    def show_eta(self, to: str = "") -> str:
-        """Write the expected remaining time; with a word ``to``, its bounds."""
-        if self.is_final:
-            return formatting.NOTHING
-        return formatting.eta(self.eta, self.eta_between, to=to)
-
     @property
     def owner(self) -> str:
         """The owner, if the job belongs to another user and only its outline is shown; else empty."""
@@ -140,6 +134,11 @@ def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:
 def read_time(text: str | None) -> float | None:
     """Read a time of a document, in seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def eta_of(job: JobView, to: str = "") -> str:
+    """Write the expected remaining time; with a word ``to``, its bounds."""
+    return formatting.NOTHING if job.is_final else formatting.eta(job.eta, job.eta_between, to=to)
 
 
 def progress_of(job: JobView) -> str:

@@ -60,8 +60,8 @@ def with_columns(status: Mapping[str, Any]) -> JsonObject:
 def _shown(status: Mapping[str, Any]) -> dict[str, str]:
     progress = status.get("progress", {})
     phase = Phase(status["phase"])
-    expected, low, high = (progress.get(f"eta{bound}Seconds") for bound in ("", "Low", "High"))
-    eta = formatting.eta(expected, None if low is None else (low, high))
+    expected, low = progress.get("etaSeconds"), progress.get("etaLowSeconds")
+    eta = formatting.eta(expected, None if low is None else (low, progress.get("etaHighSeconds")))
     nodes = status.get("allocation", {}).get("nodes", ())
     places = [f"{node['name']}[{formatting.in_ranges(node['gpuIds'])}]" for node in nodes]
     return {

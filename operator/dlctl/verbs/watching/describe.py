@@ -15,7 +15,7 @@ from dlclient.backend import (
     LogLine,
     LogQuery,
 )
-from dlclient.jobviews import JobView, in_ranges, progress_of, read_time
+from dlclient.jobviews import JobView, eta_of, in_ranges, progress_of, read_time
 from dlcore.documents.launchers import processes_of
 from dlcore.problems import listed
 from dlctl.inputs.options import name_argument, output_option, with_backend
@@ -287,7 +287,7 @@ def _iter_progress(job: JobView) -> Iterator[str]:
     progress = job.status.get("progress", {})
     if job.speed > 0:
         yield _part("Speed", texts.speed(job.speed))
-    eta = job.show_eta(" to ")
+    eta = eta_of(job, " to ")
     if eta != NOTHING:
         yield _part("ETA", f"in {eta}")
     target = job.spec.get("training", {}).get("target")

@@ -14,7 +14,7 @@ from dlclient.backend import (
     Json,
     NotThere,
 )
-from dlclient.jobviews import CANCELLING, PHASES, JobView, progress_of
+from dlclient.jobviews import CANCELLING, PHASES, JobView, eta_of, progress_of
 from dlclient.turns import show_turn
 from dlcore.documents.jobnames import full_name
 from dlcore.problems import listed
@@ -160,7 +160,7 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
         str(job.gpus),
         progress_of(job),
         texts.speed(job.speed),
-        job.show_eta("-" if wide else ""),
+        eta_of(job, "-" if wide else ""),
         show_turn(job),
         str(job.reshapes),
         duration_of(job),
