@@ -7,9 +7,10 @@ Which pieces a job lacks follows from the snapshot (:class:`Assumptions`), so ``
 fallback exactly as long as it is used. Nothing is decided here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
-from math import isfinite
+from math import inf, isfinite
+from statistics import median
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlcore.contract import Policy
@@ -87,6 +88,15 @@ class Assuming(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A policy that expects a job of unknown length to be like those that have ended."""
+
+    def recall_lengths(self, state: object) -> Collection[float]:
+        """Return the lengths that a state of the policy holds, in seconds on one GPU."""
+        ...
+
+
 class _Speeds(NamedTuple):
     """How a job's speeds are known on all numbers of GPUs that it may be given."""
 
@@ -106,6 +116,9 @@ class Assumptions:
         self._name = policy.name
         self._assumes: Assumes = policy.assumes if isinstance(policy, Assuming) else {}
         self._predictor = Predictor.of(snapshot)
+        state = snapshot.policy_state
+        lengths = policy.recall_lengths(state) if isinstance(policy, Remembering) else ()
+        self._usual = median(lengths) if lengths else inf
         self._waiting: dict[tuple[JobType, GpuDemand, Needs | None], _Speeds] = {}
 
     def of(self, state: JobState) -> tuple[str, ...]:
@@ -133,13 +146,24 @@ class Assumptions:
             yield Knowledge.LENGTH, "its length is unknown"
         speeds = self._find_speeds(state)
         if speeds.possible and not speeds.known:
-            yield Knowledge.SPEED, _describe_unknown(state, self._snapshot.now)
+            yield Knowledge.SPEED, self._describe_unknown(state)
         elif speeds.guessed:
             yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} is not measured yet"
         if state.job.batch.elastic and not self._has_other_batches(state.job.type):
             yield Knowledge.BATCH, "its speed with other batch sizes is not measured yet"
         if not state.job.training.iterations_per_epoch:
             yield Knowledge.EPOCH, "how long its epochs are is unknown"
+
+    def _describe_unknown(self, state: JobState) -> str:
+        """Return the clause for a job of unknown speed: whatever its iterations are, their time is unknown."""
+        had, total = state.service_at(self._snapshot.now), state.iterations_total
+        clause = "no speed of it is known" + (" but the present one" if _shows_speed(state) else "")
+        if had > 0.0:
+            clause += f" after {duration(had)} of GPU time"
+        if had > self._usual:
+            clause += ", more than half of the latest jobs needed"
+        takes = f", nor how long its {total:,.0f} iterations take"
+        return clause + (takes if isfinite(total) else "")
 
     def _find_speeds(self, state: JobState) -> _Speeds:
         if state.placement is not None or state.bound_to:
@@ -191,14 +215,6 @@ class Assumptions:
 def _shows_speed(state: JobState) -> bool:
     """Return whether the job trains now, so that its present speed is known."""
     return state.placement is not None and state.speed > 0.0 and not state.adjusting
-
-
-def _describe_unknown(state: JobState, now: float) -> str:
-    """Return the clause for a job of unknown speed: whatever its iterations are, their time is unknown."""
-    had, total = state.service_at(now), state.iterations_total
-    clause = "no speed of it is known" + (" but the present one" if _shows_speed(state) else "")
-    clause += f" after {duration(had)} of GPU time" if had > 0.0 else ""
-    return clause + (f", nor how long its {total:,.0f} iterations take" if isfinite(total) else "")
 
 
 def _on(guessed: Mapping[str, tuple[int, ...]]) -> str:

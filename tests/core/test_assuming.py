@@ -12,7 +12,8 @@ from dlcore.assuming import (
     Assumptions,
     Knowledge,
 )
-from dlcore.model import BatchRange, JobState, Training
+from dlcore.model import BatchRange, JobId, JobState, Training
+from dlcore.policies.foresight.memory import Memory, State
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim import policies
 from dlwire.messages import Shape
@@ -114,6 +115,17 @@ def test_what_a_running_job_shows_is_not_missing():
         "no speed of it is known but the present one after about 12 min of GPU time; foresight"
         f" {USUAL_CURVE}, and {goes_by}"
     )
+
+
+def test_a_job_that_has_outlasted_the_usual_length_is_told_so():
+    lengths = {JobId(f"job-{number}"): 600.0 * number for number in range(1, 4)}
+    memory = State(Memory(0.0, lengths=lengths))
+    for had, more in ((1100.0, ""), (1300.0, ", more than half of the latest jobs needed")):
+        state = make_state(options=(1,), iterations_total=math.inf, service=had)
+        cluster = make_cluster(n1=8)
+        snapshot = make_snapshot(cluster, state, profiles=(), policy_state=memory)
+        told = Assumptions(snapshot, policies.read("foresight")).of(state)[1]
+        assert f" min of GPU time{more}; foresight" in told
 
 
 def test_iterations_say_nothing_of_the_time_of_a_job_of_unknown_speed():

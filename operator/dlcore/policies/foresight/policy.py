@@ -110,6 +110,10 @@ class Foresight:
         worths = Worths(arranging.measure_worths(others), bids, horizon=self.horizon)
         return Decision(shares, wait=_WAIT, state=state, worths=worths)
 
+    def recall_lengths(self, state: object) -> Collection[float]:
+        """Return how long the latest jobs were; none right after a restart."""
+        return state.memory.lengths.values() if isinstance(state, State) else ()
+
     def _weigh(self, bids: Sequence[Bid], now: float, *, earlier: Collection[float]) -> None:
         """Give old and long jobs more weight, and jobs of a higher priority much more."""
         times = [max(0.0, now - bid.state.job.submitted_at) + bid.left / bid.top for bid in bids]
