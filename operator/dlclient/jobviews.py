@@ -49,7 +49,7 @@ class JobView:
     eta: float | None = None
     """In seconds."""
     eta_between: tuple[float, float | None] | None = None
-    """Lower and upper bound; the upper one may be unknown."""
+    """Lower and upper bound; the upper one may be unknown. Of a guess only these are known."""
     ahead: int | None = None
     """The number of waiting jobs that start before it; ``None`` if unknown or if it does not wait."""
     expected_start: float | None = None
@@ -134,6 +134,11 @@ def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:
 def read_time(text: str | None) -> float | None:
     """Read a time of a document, in seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def eta_of(job: JobView, to: str = "") -> str:
+    """Write the expected remaining time; with a word ``to``, its bounds."""
+    return formatting.NOTHING if job.is_final else formatting.eta(job.eta, job.eta_between, to=to)
 
 
 def progress_of(job: JobView) -> str:

@@ -7,12 +7,14 @@ Which pieces a job lacks follows from the snapshot (:class:`Assumptions`), so ``
 fallback exactly as long as it is used. Nothing is decided here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
-from math import isfinite
+from math import inf, isfinite
+from statistics import median
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from dlcore.contract import Policy
+from dlcore.explaining.phrases import duration
 from dlcore.model import GpuDemand, JobState, Snapshot
 from dlcore.placement.largest import acceptable_types, largest_possible
 from dlcore.placement.needs import Needs
@@ -40,7 +42,6 @@ sentence."""
 
 GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
 USUAL_CURVE = "supposes that it scales like the usual job"
-BY_GPU_TIME = f"{USUAL_CURVE}, and goes by the GPU time that it has had"
 AS_LONG_AGAIN = "supposes that it needs as long again as it has trained, and at least an hour on its fewest GPUs"
 FEWEST_FIRST = (
     "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains"
@@ -87,6 +88,15 @@ class Assuming(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A policy that expects a job of unknown length to be like those that have ended."""
+
+    def recall_lengths(self, state: object) -> Collection[float]:
+        """Return the lengths that a state of the policy holds, in seconds on one GPU."""
+        ...
+
+
 class _Speeds(NamedTuple):
     """How a job's speeds are known on all numbers of GPUs that it may be given."""
 
@@ -106,6 +116,9 @@ class Assumptions:
         self._name = policy.name
         self._assumes: Assumes = policy.assumes if isinstance(policy, Assuming) else {}
         self._predictor = Predictor.of(snapshot)
+        state = snapshot.policy_state
+        lengths = policy.recall_lengths(state) if isinstance(policy, Remembering) else ()
+        self._usual = median(lengths) if lengths else inf
         self._waiting: dict[tuple[JobType, GpuDemand, Needs | None], _Speeds] = {}
 
     def of(self, state: JobState) -> tuple[str, ...]:
@@ -133,14 +146,24 @@ class Assumptions:
             yield Knowledge.LENGTH, "its length is unknown"
         speeds = self._find_speeds(state)
         if speeds.possible and not speeds.known:
-            but = " but the present one" if _shows_speed(state) else ""
-            yield Knowledge.SPEED, f"no speed of it is known{but}"
+            yield Knowledge.SPEED, self._describe_unknown(state)
         elif speeds.guessed:
             yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} is not measured yet"
         if state.job.batch.elastic and not self._has_other_batches(state.job.type):
             yield Knowledge.BATCH, "its speed with other batch sizes is not measured yet"
         if not state.job.training.iterations_per_epoch:
             yield Knowledge.EPOCH, "how long its epochs are is unknown"
+
+    def _describe_unknown(self, state: JobState) -> str:
+        """Return the clause for a job of unknown speed: whatever its iterations are, their time is unknown."""
+        had, total = state.service_at(self._snapshot.now), state.iterations_total
+        clause = "no speed of it is known" + (" but the present one" if _shows_speed(state) else "")
+        if had > 0.0:
+            clause += f" after {duration(had)} of GPU time"
+        if had > self._usual:
+            clause += ", more than half of the latest jobs needed"
+        takes = f", nor how long its {total:,.0f} iterations take"
+        return clause + (takes if isfinite(total) else "")
 
     def _find_speeds(self, state: JobState) -> _Speeds:
         if state.placement is not None or state.bound_to:

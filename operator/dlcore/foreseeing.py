@@ -206,7 +206,7 @@ class _Play:
         predictor, now = Predictor.of(self.snapshot), self.snapshot.now
         return {
             state.id: predictor.remaining(state, now) * self._find_slowness(predictor, state)
-            if math.isfinite(state.iterations_total)
+            if math.isfinite(state.iterations_total) and predictor.is_measured(state)
             else math.inf
             for state in self.snapshot.running
         }
@@ -382,6 +382,8 @@ def _ends(
 ) -> float | None:
     """Return the seconds until the job ends if the step is taken."""
     if state is None or state.iterations_total == float("inf") or isinstance(step, Wait | Stop):
+        return None
+    if not predictor.is_measured(state):
         return None
     seconds = (
         predictor.remaining(state, now)

@@ -1,6 +1,7 @@
 """There is one true sentence, with numbers, for every job in every state."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -183,9 +184,10 @@ def test_a_job_that_is_set_aside_says_why():
     assert tell(scene(wrong)) == "its spec cannot be read"
 
 
-def remaining(world: Scene, job: str = "job") -> Span | None:
+def remaining(world: Scene, job: str = "job", *, is_measured: bool = True) -> Span | None:
     profile = make_profile()
-    snapshot = snapshots.take_snapshot(world, profiles={profile.type: profile}, costs=Costs())
+    profiles = {profile.type: profile} if is_measured else {}
+    snapshot = snapshots.take_snapshot(world, profiles=profiles, costs=Costs())
     return Outlook(world, snapshot).remaining(JobId(job))
 
 
@@ -199,6 +201,9 @@ def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
     half = replace(TRAINS, status=replace(TRAINS.status, gang=4))
     assert remaining(scene(half, job_pods=RUNS)) is None
     assert remaining(scene(TRAINS, job_pods=RUNS), "unheard-of") is None
+    assert remaining(scene(TRAINS, job_pods=RUNS), is_measured=False) == (inf, 0.0, 250.0)
+    silent = replace(TRAINS, status=replace(TRAINS.status, speed=0.0))
+    assert remaining(scene(silent, job_pods=RUNS), is_measured=False) is None
 
 
 # --- the table of GPUs --------------------------------------------------------------------

@@ -5,14 +5,15 @@ from typing import Any
 
 from dlcore.assuming import (
     AS_LONG_AGAIN,
-    BY_GPU_TIME,
     GUESSES,
+    USUAL_CURVE,
     Assumes,
     Assuming,
     Assumptions,
     Knowledge,
 )
-from dlcore.model import BatchRange, JobState, Training
+from dlcore.model import BatchRange, JobId, JobState, Training
+from dlcore.policies.foresight.memory import Memory, State
 from dlcore.profiles import JobType, Profile, Speed
 from dlsim import policies
 from dlwire.messages import Shape
@@ -106,9 +107,30 @@ def test_what_a_running_job_shows_is_not_missing():
     assert assume(state) == ()
     adjusting = make_state(options=(1, 8), holds={"n1": range(8)}, adjusting=True)
     assert len(assume(adjusting)) == 1
-    assert assume(state, profiles=()) == (
-        f"no speed of it is known but the present one; foresight {BY_GPU_TIME}",
+    endless = make_state(
+        options=(1, 8), holds={"n1": range(8)}, iterations_total=math.inf, service=720.0
     )
+    goes_by = "goes by the GPU time that it and the jobs before it have had"
+    assert assume(endless, profiles=())[1] == (
+        "no speed of it is known but the present one after about 12 min of GPU time; foresight"
+        f" {USUAL_CURVE}, and {goes_by}"
+    )
+
+
+def test_a_job_that_has_outlasted_the_usual_length_is_told_so():
+    lengths = {JobId(f"job-{number}"): 600.0 * number for number in range(1, 4)}
+    memory = State(Memory(0.0, lengths=lengths))
+    for had, more in ((1100.0, ""), (1300.0, ", more than half of the latest jobs needed")):
+        state = make_state(options=(1,), iterations_total=math.inf, service=had)
+        cluster = make_cluster(n1=8)
+        snapshot = make_snapshot(cluster, state, profiles=(), policy_state=memory)
+        told = Assumptions(snapshot, policies.read("foresight")).of(state)[1]
+        assert f" min of GPU time{more}; foresight" in told
+
+
+def test_iterations_say_nothing_of_the_time_of_a_job_of_unknown_speed():
+    (clause,) = assume(make_state(options=(1, 8)), profiles=())
+    assert clause.startswith("no speed of it is known, nor how long its 1,000 iterations take; ")
 
 
 def test_other_batches_are_missing_until_one_was_measured():

@@ -250,6 +250,31 @@ def test_a_cost_that_nobody_knows_is_not_compared():
     assert weighed(pending("new", 8), *FULL) == ""
 
 
+def test_no_figure_of_a_guess_is_compared():
+    def unmeasured(state: JobState) -> JobState:
+        return replace(state, job=replace(state.job, type=JobType("new")))
+
+    new, (first, second) = pending("new", 2), FULL
+    assert weighed(unmeasured(new), *FULL) == ""
+    assert weighed(new, unmeasured(first), second) == ""
+    # The waiting time rests on the ends of both, and only the first would lose GPUs.
+    all_of_one = replace(pending("new", 8), iterations_total=300.0)
+    first = replace(first, job=replace(first.job, gpus=GpuDemand(options=(4,), requested=4)))
+    assert weighed(all_of_one, first, unmeasured(second)) == ""
+    assert weighed(new, second, unmeasured(replace(FULL[0], iterations_total=60.0))) == (
+        "; a start now would cost job-2 up to 20 min"
+    )
+    step = Reshape(
+        JobId("job-1"),
+        Placement.of({N1: range(4)}),
+        Placement.of({N1: range(2)}),
+        Cause(CauseCode.MAKES_ROOM, JobId("new")),
+    )
+    for states in ((unmeasured(FULL[0]), second, new), (*FULL, unmeasured(new))):
+        told = sentence_for_step(snapshot(*states, costs=COSTS, profiles=HALF), step)
+        assert told == "goes from 4 to 2 GPUs on n1: it makes room for new"
+
+
 def test_a_job_with_a_higher_priority_is_named_with_it():
     first = replace(FULL[0], job=replace(FULL[0].job, priority=3))
     assert "cost job-1 (priority 3) up to 10 min" in weighed(pending("new", 2), first, FULL[1])
@@ -363,6 +388,7 @@ def test_a_change_for_the_sake_of_speed_compares_the_ends():
     )
     recreated = snapshot(STATE, costs=COSTS, profiles=world.profiles, mechanism=Mechanism.RECREATE)
     assert "the change takes about 27 s" in sentence_for_step(recreated, faster)
+    assert sentence_for_step(snapshot(STATE, costs=COSTS), faster).endswith("with more GPUs")
 
 
 # --- who waits, waits for what the others leave -------------------------------------------
@@ -386,9 +412,11 @@ def test_who_waits_is_told_what_is_left_when_the_others_have_what_was_decided():
 def test_who_trains_is_told_how_fast_how_far_and_for_how_long():
     state = running("job-0", {N1: [0, 1]}, minutes=10)
     state = replace(state, iterations_done=150.0)
-    assert sentence_for_training(snapshot(state), state) == (
-        "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done, and about 7 to 9 min is left"
+    told = "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done"
+    assert sentence_for_training(snapshot(state, profiles=HALF), state) == (
+        f"{told}, and about 7 to 8 min is left"
     )
+    assert sentence_for_training(snapshot(state), state) == told
 
 
 def test_who_goes_on_beyond_its_end_is_not_said_to_be_nearly_there():

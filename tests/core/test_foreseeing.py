@@ -117,6 +117,11 @@ def test_a_job_whose_speed_is_not_measured_yet_is_named():
     assert known[JobId("b")] == (0, None, "the speed of new is not known yet")
 
 
+def test_the_first_steps_of_a_new_job_foretell_nothing():
+    new = runs("new", model="other")
+    assert turns(new, waits("b"))[JobId("b")] == (0, None, "the speed of new is not known yet")
+
+
 def test_an_earlier_forecast_holds_while_a_new_one_runs_out_of_time():
     late = Turn(1, None, NO_TIME)
     former = {"ahead": 0, "expectedStart": write_time(500.0)}

@@ -219,7 +219,13 @@ TRAINS = state(gpus=2, speed=1.7)
 def test_what_is_expected_lies_between_its_bounds(speeds, gpus, speed, total, adjusting):
     running = state(gpus=gpus, speed=speed, total=total, adjusting=adjusting)
     found = span(observed(*speeds) if speeds else None, running)
-    assert 0.0 <= found.low <= found.expected <= found.high
+    assert 0.0 <= found.low <= found.high
+    assert found.low <= found.expected <= found.high or found.expected == float("inf")
+
+
+def test_the_end_of_a_job_of_unmeasured_speed_has_only_an_upper_bound():
+    assert span(None, TRAINS) == Span(float("inf"), 0.0, 1000.0 / 1.7)
+    assert span(None, replace(TRAINS, speed=0.0)).low == float("inf")
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])

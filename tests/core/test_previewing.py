@@ -12,6 +12,7 @@ from dlcore import policies
 from dlcore.foreseeing import preview
 from dlcore.model import NodeName
 from dlcore.planning import Reshape, Start, Wait
+from dlcore.recording.expecting import expect
 from tests.builders import (
     make_cluster,
     make_job,
@@ -59,6 +60,16 @@ def test_who_makes_room_is_told_with_what_it_costs():
     assert other.seconds_after is not None
     assert other.seconds_before < other.seconds_after
     assert other.speed is None
+
+
+def test_no_end_is_expected_of_a_job_that_goes_by_its_first_steps():
+    old = make_state("old", options=(2, 4), holds={"n1": (0, 1, 2, 3)}, model="unheard-of")
+    _, other = effects([old], make_state("new", options=(2,), model="steep"), policy="max-min")
+    assert (other.job, type(other.step)) == ("old", Reshape)
+    assert (other.seconds_before, other.seconds_after) == (None, None)
+    snapshot = make_snapshot(make_cluster(n1=4), old)
+    assert other.step is not None
+    assert expect(snapshot, [other.step])[old.id].remaining_seconds is None
 
 
 def test_who_would_have_started_and_does_not_is_told_with_what_it_loses():

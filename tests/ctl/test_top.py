@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlclient.jobviews import JobView
+from dlclient.jobviews import JobView, eta_of
 from dlcore.model import CauseCode
 from dlctl.output.frames import Facts, Frame, Window
 from dlctl.output.gpu_map import Signs
+from dlctl.verbs.watching.get import row_of
 from tests.ctl.terminals import Terminal
 
 ABOUT = {"policy": "adaptive", "mechanism": "in-place"}
@@ -74,6 +75,14 @@ def test_jobs_are_shown_with_how_far_they_are_those_that_train_first():
     ]
     assert waits.endswith("waits: needs 4 GPUs")
     assert done.split()[:4] == ["done", "Completed", "0", "████████████"]
+
+
+def test_an_end_that_is_a_guess_is_marked_everywhere():
+    guess = view("new", "Running", eta_between=(0.0, 250.0))
+    assert "~0s-4m10s" in draw([guess], [node("n1", ".")])[4]
+    assert row_of(guess)[5] == row_of(guess, wide=True)[5] == "~0s-4m10s"
+    assert eta_of(guess, " to ") == "~0s to 4m10s"
+    assert eta_of(replace(guess, phase="Failed")) == "-"
 
 
 def test_what_there_is_no_room_for_is_told():

@@ -108,6 +108,17 @@ def test_what_is_shown_is_left_alone_when_it_is_read_back():
             Span(3.0, 3.0, 3.0),
             ("99.9%", "-", "3s", "-"),
         ),
+        # It is a guess until the speed is measured, and none where the job fails again and again.
+        (
+            Status(phase=Phase.RUNNING, iteration=31, iterations_total=100.0, speed=0.5),
+            Span(float("inf"), 0.0, 140.0),
+            ("31%", "0.5 it/s", "~0s-2m20s", "-"),
+        ),
+        (
+            Status(phase=Phase.RUNNING, iteration=9999, iterations_total=10000.0, failures=2),
+            Span(3.0, 3.0, 3.0),
+            ("99.9%", "-", "-", "-"),
+        ),
     ],
 )
 def test_figures_are_shown_as_people_read_them(status, remaining, shown):

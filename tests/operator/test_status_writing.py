@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from dlcontrol.situation.status import Status
-from dlcore.model import JobId, NodeName
+from dlcore.model import JobId, NodeName, Placement
+from dlcore.predicting.predictor import Span
 from dlkube import names
 from dlkube.client import Conflict
 from dlkube.names import Name
@@ -179,6 +180,17 @@ async def test_figures_take_back_no_decision_whose_answer_is_on_its_way(figure):
     # Afterwards figures are shown as ever.
     await office.figures.show_queue(JOB, QUEUE)
     assert (office.api.status["podsBooked"], office.api.status["queue"]) == (1, QUEUE)
+
+
+@on_loop
+async def test_the_expected_end_goes_with_the_gpus_of_a_job():
+    office = Office()
+    had = (await office.open()).decided(Placement.of({NodeName("n1"): (0,)}), now=1.0)
+    await office.decide(had)
+    await office.figures.publish(JOB, had, remaining=Span(3.0, 3.0, 3.0))
+    assert office.api.status["progress"]["etaSeconds"] == 3
+    await office.decide(had.decided(None, now=2.0))
+    assert "etaSeconds" not in office.api.status["progress"]
 
 
 @on_loop

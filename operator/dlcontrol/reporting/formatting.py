@@ -27,6 +27,19 @@ def duration(seconds: float) -> str:
     return f"{days}d"
 
 
+def eta(
+    expected: float | None, between: tuple[float, float | None] | None = None, *, to: str = ""
+) -> str:
+    """Write a remaining time; with a word ``to``, its bounds. A guess has only bounds, after a ``~``."""
+    if between is None or (expected is not None and not to):
+        return NOTHING if expected is None else duration(expected)
+    low, high = between
+    if high is None:
+        return NOTHING if expected is None else f"{duration(low)} or more"
+    bounds = (to or "-").join(dict.fromkeys(map(duration, (low, high))))
+    return bounds if expected is not None else f"~{bounds}"
+
+
 def _two(large: int, unit: str, *, small: int, part: str) -> str:
     return f"{large}{unit}{small}{part}" if small else f"{large}{unit}"
 

@@ -55,14 +55,14 @@ class Outlook:
         self._predictor = Predictor.of(snapshot)
 
     def remaining(self, job: JobId) -> Span | None:
-        """Return the seconds until the job ends if nothing changes; ``None`` if unknown."""
+        """Return the seconds until the job ends if nothing changes; infinite or ``None`` if unknown."""
         state = self._states.get(job)
         if state is None or state.placement is None or state.iterations_total == float("inf"):
             return None
         if state.gang > state.placement.gpus:
             return None  # A gang trains only when it is complete.
         span = span_remaining(self._predictor, state, now=self._snapshot.now)
-        return None if span.expected == float("inf") else span
+        return None if span.low == float("inf") else span
 
     def sentence(self, entry: Entry) -> str:
         """Return what the job does now, and why."""

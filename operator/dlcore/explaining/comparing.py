@@ -21,10 +21,10 @@ def compare_with_running(snapshot: Snapshot, state: JobState, *, worths: Worths)
     """
     Return what a start now would save the job, and cost the jobs that could make room most easily.
 
-    The times are bounds, because both may get more GPUs before they end.
+    The times are bounds, because both may get more GPUs before they end. Nothing is said of a job of unknown speed.
     """
     own = worths.get(state.id, 0.0)
-    if own <= 0.0:
+    if own <= 0.0 or not Predictor.of(snapshot).is_measured(state):
         return ""
     missing = state.least - least_need(snapshot, state).most(free_by_node(snapshot))
     worth, taken, lost = 0.0, 0, 0.0
@@ -38,8 +38,8 @@ def compare_with_running(snapshot: Snapshot, state: JobState, *, worths: Worths)
         rivals.append(rival)
     if taken < max(1, missing) or not isfinite(lost):
         return ""
-    saved = find_release(snapshot, least_need(snapshot, state))
-    gain = f"save it {at_most(saved.seconds)} of waiting and " if saved is not None else ""
+    saved = _find_wait(snapshot, state)
+    gain = f"save it {at_most(saved)} of waiting and " if isfinite(saved) else ""
     names = enumerated([f"{rival.id}{_show_priority(rival, above=state)}" for rival in rivals])
     told = f"; a start now would {gain}cost {names} {at_most(lost)}"
     if len(rivals) > 1:
@@ -69,7 +69,7 @@ def _find_loss(snapshot: Snapshot, rival: JobState, *, to: JobState, gpus: int) 
     """Return by how many seconds a running job would end later without these GPUs; infinite if unknown."""
     predictor, now, placement = Predictor.of(snapshot), snapshot.now, rival.placement
     assert placement is not None
-    if not _has_length(rival):
+    if not _has_length(rival) or not predictor.is_measured(rival):
         return inf
     fewer = [n for n in rival.job.gpus.options if n <= placement.gpus - gpus]
     if fewer:
@@ -91,16 +91,24 @@ def compare_ends(
 ) -> str:
     """Return how much sooner ``other`` starts, for which a step makes room, and how much later this job ends."""
     gain = _show_priority(other, above=state) if other is not None else ""
-    if other is not None and other.placement is None:
-        saved = find_release(snapshot, least_need(snapshot, other))
-        gain += f", which starts {at_most(saved.seconds)} sooner" if saved is not None else ""
     predictor, now = Predictor.of(snapshot), snapshot.now
+    if not all(predictor.is_measured(each) for each in (state, other) if each is not None):
+        return gain
+    if other is not None and other.placement is None:
+        saved = _find_wait(snapshot, other)
+        gain += f", which starts {at_most(saved)} sooner" if isfinite(saved) else ""
     moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, now)
     after = predictor.remaining_after(state, step.new.shape, now=now, moves=moves)
     if not before < after < inf or not _has_length(state):
         return gain
     return f"{gain}, and this job ends {at_most(after - before)} later"
+
+
+def _find_wait(snapshot: Snapshot, state: JobState) -> float:
+    """Return in how many seconds ends release enough GPUs for a waiting job; infinite if unknown."""
+    release = find_release(snapshot, least_need(snapshot, state))
+    return release.seconds if release is not None else inf
 
 
 def _has_length(state: JobState) -> bool:

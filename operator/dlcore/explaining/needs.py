@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import chain
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 from dlcore.explaining.phrases import enumerated, is_or_are
@@ -114,6 +114,7 @@ class Release(NamedTuple):
     """The GPUs that a job needs and lacks, when the ends of running jobs release them."""
 
     seconds: float
+    """Infinite where the end of one of the jobs is a guess."""
     gpus: int
     jobs: Sequence[JobId]
 
@@ -123,15 +124,17 @@ def find_release(snapshot: Snapshot, need: _Need) -> Release | None:
     free = free_by_node(snapshot)
     most = reached = need.most(free)
     helpful: list[JobId] = []
-    for seconds, state in _iter_ends(snapshot, Predictor.of(snapshot)):
+    predictor, is_guess = Predictor.of(snapshot), False
+    for seconds, state in _iter_ends(snapshot, predictor):
         for node, count in held_by_node(snapshot.cluster, state):
             free[node] += count
         after = need.most(free)
         if after > reached:
             helpful.append(state.job.id)
             reached = after
+            is_guess = is_guess or not predictor.is_measured(state)
         if reached >= need.gpus:
-            return Release(seconds, reached - most, helpful)
+            return Release(inf if is_guess else seconds, reached - most, helpful)
     return None
 
 

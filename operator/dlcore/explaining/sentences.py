@@ -195,7 +195,8 @@ def _gain(snapshot: Snapshot, state: JobState, *, step: Reshape | Move) -> str:
     moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, snapshot.now)
     after = predictor.remaining_after(state, step.new.shape, now=snapshot.now, moves=moves)
-    if not after < before < inf or not isfinite(state.iterations_total):
+    is_known = isfinite(state.iterations_total) and predictor.is_measured(state)
+    if not is_known or not after < before < inf:
         return ""
     cost = _cost_of_change(predictor, state.job, shape=step.new.shape)
     return f", in {duration(after)} instead of {duration(before)}; {cost}"

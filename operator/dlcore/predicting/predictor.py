@@ -82,6 +82,12 @@ class Predictor:
             cluster=snapshot.cluster,
         )
 
+    def is_measured(self, state: JobState) -> bool:
+        """Return whether a profile says how fast the job is; what a start shows at first includes its warm-up."""
+        least, held = state.least, state.placement
+        shape = held.shape if held else self.shape(least, self.best_type(state.job, least))
+        return self.speed(state.job, shape) > 0.0
+
     def _speed_of(self, state: JobState, shape: Shape) -> float:
         job, observed, placement = state.job, state.speed, state.placement
         if observed <= 0.0 or state.adjusting or placement is None:

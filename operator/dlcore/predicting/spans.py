@@ -28,10 +28,16 @@ UNSTEADY = 2.0
 
 
 def span_remaining(predictor: Predictor, state: JobState, *, now: float) -> Span:
-    """Until a job with GPUs is done and gone if it is left as it is, with the bounds of that."""
+    """
+    Until a job with GPUs is done and gone if it is left as it is, with the bounds of that.
+
+    A speed that only this start has shown is a guess, mostly too low: it gives an upper bound alone.
+    """
     expected = predictor.remaining(state, now)
     if state.placement is None or expected == math.inf:
         return Span(expected, expected, expected)
+    if not predictor.is_measured(state):
+        return Span(math.inf, 0.0, expected)
     shape = state.placement.shape
     training = predictor.training_time(state, shape, now=now)
     done, total = state.iterations_at(now), state.iterations_total

@@ -36,7 +36,8 @@ def _expect(
         shape = step.new.shape
         pause = predictor.change_cost(state.job, shape)
     estimate = predictor.estimate(state.job, shape)
-    is_known = state.iterations_total > 0.0 and math.isfinite(remaining)
+    has_length = state.iterations_total > 0.0 and math.isfinite(remaining)
+    is_known = has_length and predictor.is_measured(state)
     return Expected(
         iterations_per_second=_finite(estimate.value) or None,
         confidence=min(1.0, max(0.0, estimate.confidence)),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from dlclient.backend import Json
-from dlclient.jobviews import JobView, progress_of
+from dlclient.jobviews import JobView, eta_of, progress_of
 from dlclient.turns import show_turn
 from dlcontrol.reporting import formatting
 from dlctl.output import texts
@@ -165,7 +165,6 @@ class Frame:
 
     def _row(self, job: JobView) -> list[Text]:
         sign = self._signs.show(job.name) if not job.is_final else Text(" ")
-        eta = texts.duration(job.eta) if job.eta is not None and not job.is_final else texts.NOTHING
         return [
             sign,
             Text(job.name),
@@ -173,7 +172,7 @@ class Frame:
             Text(str(job.gpus)),
             _bar(job),
             Text(texts.speed(job.speed)),
-            Text(eta),
+            Text(eta_of(job)),
             Text(str(job.reshapes)),
             Text(texts.age(job.submitted_at, self._facts.at)),
         ]

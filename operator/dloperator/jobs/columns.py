@@ -60,12 +60,13 @@ def with_columns(status: Mapping[str, Any]) -> JsonObject:
 def _shown(status: Mapping[str, Any]) -> dict[str, str]:
     progress = status.get("progress", {})
     phase = Phase(status["phase"])
-    eta = None if phase in (Phase.COMPLETED, Phase.FAILED) else progress.get("etaSeconds")
+    expected, low = progress.get("etaSeconds"), progress.get("etaLowSeconds")
+    eta = formatting.eta(expected, None if low is None else (low, progress.get("etaHighSeconds")))
     nodes = status.get("allocation", {}).get("nodes", ())
     places = [f"{node['name']}[{formatting.in_ranges(node['gpuIds'])}]" for node in nodes]
     return {
         "progress": formatting.progress(status),
         "speed": formatting.speed(progress.get("iterationsPerSecond", 0.0)),
-        "eta": formatting.NOTHING if eta is None else formatting.duration(eta),
+        "eta": formatting.NOTHING if phase in (Phase.COMPLETED, Phase.FAILED) else eta,
         "allocation": " ".join(places) or formatting.NOTHING,
     }

@@ -59,7 +59,7 @@ class StatusDocuments:
             Circumstances(
                 epoch=self._epoch,
                 generation=document["metadata"]["generation"],
-                remaining=self.remaining.get(job),
+                remaining=self.remaining.get(job) if status.placement is not None else None,
                 template=template_condition(document, self._refusal(document)),
                 queue=self._queue_of(job, status, document=document),
                 before=document.get("status") or {},

@@ -127,6 +127,7 @@ function Progress({ job, now }) {
     lines=${lines.map(inPercent)} areas=${areas.map(inPercent)}>
     <span class="done">Done</span>, last reported: ${writeShare(now ? share : (points.at(-1)?.[1] ?? 0))}.
     ${ends.length ? ` Dashed: the end as each decision expected it, ${[...new Set([Math.min(...ends), Math.max(...ends)].map(writeInstant))].join(" to ")}${expected.length < MOST_FANNED ? "" : `, of the last ${MOST_FANNED}`}.` : ""}
+    ${now?.end === undefined && now?.high !== undefined ? ` When it ends is a guess until its speed is measured: in at most ${writeLength(now.high)}.` : ""}
     ${now?.end === undefined ? "" : ` Now the end is expected ${writeInstant(at + now.end)}, in ${writeLength(now.end)}${now.low === undefined ? "" : `; between ${writeLength(now.low)} and ${now.high === undefined ? "an unknown time" : writeLength(now.high)}`}.`}
   <//>`;
 }

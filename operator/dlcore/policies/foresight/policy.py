@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcore.assuming import BY_GPU_TIME, GUESSES, Assumes, Knowledge
+from dlcore.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dlcore.checking import Law
 from dlcore.contract import Decision, Share, View
 from dlcore.model import Cause, CauseCode, JobId, JobState
@@ -56,7 +56,7 @@ class Foresight:
     needs: ClassVar[str] = "speeds, iterations; learns unknown lengths"
     assumes: ClassVar[Assumes] = {
         Knowledge.LENGTH: "assumes the lengths of jobs that ended before, each as likely as the others",
-        Knowledge.SPEED: BY_GPU_TIME,
+        Knowledge.SPEED: f"{USUAL_CURVE}, and goes by the GPU time that it and the jobs before it have had",
         Knowledge.MEASURED: GUESSES,
     }
     breaks: ClassVar[frozenset[Law]] = frozenset()
@@ -109,6 +109,10 @@ class Foresight:
         state = State(Memory(view.now, levels, progress, lengths, spans, tenures, usual_tenure))
         worths = Worths(arranging.measure_worths(others), bids, horizon=self.horizon)
         return Decision(shares, wait=_WAIT, state=state, worths=worths)
+
+    def recall_lengths(self, state: object) -> Collection[float]:
+        """Return how long the latest jobs were; none right after a restart."""
+        return state.memory.lengths.values() if isinstance(state, State) else ()
 
     def _weigh(self, bids: Sequence[Bid], now: float, *, earlier: Collection[float]) -> None:
         """Give old and long jobs more weight, and jobs of a higher priority much more."""

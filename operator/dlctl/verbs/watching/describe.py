@@ -15,7 +15,7 @@ from dlclient.backend import (
     LogLine,
     LogQuery,
 )
-from dlclient.jobviews import JobView, in_ranges, progress_of, read_time
+from dlclient.jobviews import JobView, eta_of, in_ranges, progress_of, read_time
 from dlcore.documents.launchers import processes_of
 from dlcore.problems import listed
 from dlctl.inputs.options import name_argument, output_option, with_backend
@@ -23,7 +23,6 @@ from dlctl.output import texts
 from dlctl.output.forms import to_json
 from dlctl.output.messages import say
 from dlctl.output.texts import NOTHING
-from dlctl.verbs.watching.get import eta_of
 
 MOST_EVENTS = 30
 LAST_LINES = 10
@@ -288,8 +287,9 @@ def _iter_progress(job: JobView) -> Iterator[str]:
     progress = job.status.get("progress", {})
     if job.speed > 0:
         yield _part("Speed", texts.speed(job.speed))
-    if job.eta is not None and not job.is_final:
-        yield _part("ETA", f"in {eta_of(job, ' to ')}")
+    eta = eta_of(job, " to ")
+    if eta != NOTHING:
+        yield _part("ETA", f"in {eta}")
     target = job.spec.get("training", {}).get("target")
     if target and "metric" in progress:
         yield _part(target["metric"], f"{progress['metric']:.6g} (target {target['value']})")

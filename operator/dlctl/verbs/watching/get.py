@@ -14,7 +14,7 @@ from dlclient.backend import (
     Json,
     NotThere,
 )
-from dlclient.jobviews import CANCELLING, PHASES, JobView, progress_of
+from dlclient.jobviews import CANCELLING, PHASES, JobView, eta_of, progress_of
 from dlclient.turns import show_turn
 from dlcore.documents.jobnames import full_name
 from dlcore.problems import listed
@@ -182,19 +182,6 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
 def duration_of(job: JobView) -> str:
     """Write the time since a job's first GPUs, up to its end."""
     return texts.age(job.started_at, job.finished_at)
-
-
-def eta_of(job: JobView, between: str = "") -> str:
-    """Write the expected remaining time; with a word ``between``, its bounds."""
-    if job.eta is None or job.is_final:
-        return texts.NOTHING
-    if not between or job.eta_between is None:
-        return texts.duration(job.eta)
-    low, high = job.eta_between
-    if high is None:
-        return f"{texts.duration(low)} or more"
-    bounds = dict.fromkeys(texts.duration(bound) for bound in (low, high))
-    return between.join(bounds)
 
 
 class _Watch:
