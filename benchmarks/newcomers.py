@@ -21,6 +21,7 @@ from itertools import product
 from math import ceil
 from pathlib import Path
 from statistics import fmean, geometric_mean
+from threading import Event
 from typing import Any, NamedTuple
 
 import click
@@ -33,7 +34,7 @@ POLICIES = ("foresight", "max-min", "tiresias")
 GPUS, OPTIONS = 4, (1, 2, 4)
 JOBS, WITHIN_S = 7, 120.0
 LENGTH_S = (20.0, 150.0)
-"""On the requested GPUs."""
+"""On one GPU."""
 SPEED, SCALING = (0.5, 4.0), (0.5, 1.0)
 """Iterations a second of one GPU, and the power with which that grows."""
 LOAD_S, WARM_UP_S, WARM_UP_PACE, SAVE_S = 15.0, 10.0, 0.25, 2.0
@@ -42,6 +43,10 @@ LIMIT_S = 1200.0
 """Of one draw."""
 MOST_LINES = 100
 """Of the history of a job."""
+
+
+stopping = Event()
+"""Set if not all draws are to be played."""
 
 
 class Newcomer(NamedTuple):
@@ -69,7 +74,7 @@ def draw(seed: int) -> Iterator[Newcomer]:
     for number, at in enumerate(came):
         requested, seconds = chance.choice(OPTIONS), chance.uniform(*LENGTH_S)
         speed, scaling = chance.uniform(*SPEED), chance.uniform(*SCALING)
-        iterations = ceil(seconds * speed * requested**scaling)
+        iterations = ceil(seconds * speed)
         yield Newcomer(f"new-{number}", at, requested, iterations, speed, scaling)
 
 
@@ -115,7 +120,8 @@ def play(folder: Path, seed: int, policy: str, histories: Path | None) -> Play:
             loads.append(os.getloadavg()[0])
             if len(ended) == JOBS:
                 break
-            time.sleep(1.0)
+            if stopping.wait(1.0):
+                raise click.Abort
         if histories is not None:
             _tell_histories(up, jobs, histories / root.name)
         up.end()
@@ -184,8 +190,12 @@ def main(
     seeds = range(seed, seed + draws)
     tasks = list(product(seeds, names))
     with tempfile.TemporaryDirectory(prefix="dlb-") as path, ThreadPoolExecutor(at_once) as pool:
-        played = pool.map(lambda task: play(Path(path), task[0], task[1], histories), tasks)
-        plays = dict(zip(tasks, played, strict=True))
+        try:
+            played = pool.map(lambda task: play(Path(path), task[0], task[1], histories), tasks)
+            plays = dict(zip(tasks, played, strict=True))
+        finally:
+            stopping.set()
+            pool.shutdown(cancel_futures=True)
     loads = [load for each in plays.values() for load in each.loads]
     machine = {
         **describe_machine(),
