@@ -6,9 +6,10 @@ Eight jobs share eight GPUs on two virtual nodes. They replay speeds (examples/r
 nothing: they wait out their steps, the loading of a model and its saving, and pods wait until they have
 taken as long as ``POD_TIMES`` says. All else is real. First each type of job is measured for itself, as
 ``dljob profiles measure`` does it; these profiles are what simulator and controller know, and the
-costs in them are those that the simulator charges. Then each policy plays the jobs by both mechanisms.
+costs in them are those that the simulator charges. Then each policy plays the jobs by both mechanisms,
+informed, and ignorant: the controller begins without a profile, as ``dljob simulate --known none`` does.
 
-Rows are ``policy, mechanism, measure, simulated, measured, error``. A job is complete with its last
+Rows are ``policy, mechanism, known, measure, simulated, measured, error``. A job is complete with its last
 iteration, by the simulator's definition; the time of its last checkpoint shows when that really
 was. ``ending_s`` is how much later it has ended for its user: when it has saved itself and its
 processes are gone. ``lost_share`` is the time that jobs did not train because their GPUs were being
@@ -17,23 +18,25 @@ job, so it shows what is left where there are no reshapes.
 
 The order in which near things happen decides which choice a policy makes: where the two worlds part
 in that, single jobs differ by much, and their averages by a few percent. Without options the default policy
-alone is played, and changes in place alone, in about four minutes; ``--full`` plays all four policies by both mechanisms in
-about twenty.
+alone is played, and changes in place alone, in about six minutes; ``--full`` plays all four policies by both mechanisms in
+about forty.
 """
 
 import asyncio
 import logging
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
 from _controlling import controlling, until
-from _measuring import describe_machine, print_result
+from _measuring import describe_machine, print_markdown, print_result
 from _progress import run, say
 from _replaying import (
     ENDLESS,
@@ -69,6 +72,8 @@ from dlsim.simulating import Contestant, simulate
 from dlstore.opening import open_store
 
 POLICIES = ("foresight", "adaptive", "optimus", "kube-default")
+WORLDS = ("all", "none")
+"""What is known of the jobs, in the words of ``dljob simulate --known``."""
 NODES, GPUS_A_NODE = 2, 4
 Cluster = tuple[Machines, ...]
 CLUSTER: Cluster = (Machines(NODES, GPUS_A_NODE),)
@@ -157,9 +162,15 @@ async def _measure(
 
 
 def play_simulated(
-    files: Path, known: dict[JobType, Profile], name: str, mechanism: Mechanism, seed: int
+    files: Path,
+    known: dict[JobType, Profile],
+    name: str,
+    mechanism: Mechanism,
+    seed: int,
+    *,
+    learns: bool,
 ) -> Figures:
-    """As ``dljob simulate`` does."""
+    """As ``dljob simulate`` does; if it ``learns``, nothing is known of the jobs at first."""
     workload = workloads.read(
         files,
         rigid=False,
@@ -174,7 +185,10 @@ def play_simulated(
         mechanism=mechanism,
         seed=seed,
         period_s=Pace().period_seconds,
+        learns=learns,
+        trial_s=None,
     )
+    workload = replace(workload, known={}) if learns else workload
     (outcome,) = simulate(workload, setting, contestants=[Contestant(name, policies.make(name))])
     score = outcome.score
     costs = (known[job.job.type].costs or Costs() for job in workload.jobs)
@@ -184,7 +198,7 @@ def play_simulated(
 
 def play_live(
     documents: Sequence[Document],
-    known: dict[JobType, Profile],
+    known: Mapping[JobType, Profile],
     name: str,
     mechanism: Mechanism,
     seed: int,
@@ -254,7 +268,7 @@ async def _submit(running: Running, documents: Sequence[Document]) -> None:
 
 
 def compare(
-    name: str, mechanism: Mechanism, simulated: Figures, measured: Figures
+    name: str, mechanism: Mechanism, world: str, simulated: Figures, measured: Figures
 ) -> Iterator[dict[str, Any]]:
     """A row for each measure."""
     for measure in MEASURES:
@@ -263,6 +277,7 @@ def compare(
         yield {
             "policy": name,
             "mechanism": mechanism.value,
+            "known": world,
             "measure": measure,
             "simulated": round(foreseen, 4),
             "measured": round(found, 4),
@@ -274,13 +289,17 @@ def compare(
 @click.command(help=__doc__)
 @click.option("--seed", type=int, default=7, show_default=True, help="Of the jobs that are drawn.")
 @click.option("--policy", "names", multiple=True, type=click.Choice(POLICIES))
+@click.option("--known", "worlds", multiple=True, type=click.Choice(WORLDS), default=WORLDS)
 @click.option("--full", is_flag=True, help="All policies, and both mechanisms.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
-def main(*, seed: int, names: tuple[str, ...], full: bool, form: str) -> None:
-    """Calibrate once, then play every policy by each mechanism, in both worlds."""
+def main(
+    *, seed: int, names: tuple[str, ...], worlds: tuple[str, ...], full: bool, form: str
+) -> None:
+    """Calibrate once, then play every policy by each mechanism, live and simulated."""
     chosen = names or (POLICIES if full else POLICIES[:1])
     mechanisms = tuple(Mechanism) if full or names else (Mechanism.IN_PLACE,)
     rows: list[dict[str, Any]] = []
+    lines: list[list[str]] = []
     logging.getLogger("dllocal").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="dljob-fidelity-") as path:
         folder = Path(path)
@@ -289,16 +308,37 @@ def main(*, seed: int, names: tuple[str, ...], full: bool, form: str) -> None:
         drawn = list(
             draw_jobs(seed, jobs=JOBS, every_s=EVERY_S, shortest_s=SHORTEST_S, longest_s=LONGEST_S)
         )
-        for name in chosen:
-            for mechanism in mechanisms:
-                documents = make_documents(folder / f"{name}-{mechanism.value}", table, drawn)
-                files = folder / f"{name}-{mechanism.value}" / "files"
-                write_files(files, documents)
-                simulated = play_simulated(files, known, name, mechanism, seed)
-                say(f"plays {name} {mechanism.value}, about {simulated.makespan_s:.0f} s")
-                measured = play_live(documents, known, name, mechanism, seed)
-                rows += compare(name, mechanism, simulated, measured)
-    print_result([*rows, {"seed": seed, "machine": describe_machine()}], form)
+        for name, mechanism, world in product(chosen, mechanisms, worlds):
+            place, learns = folder / f"{name}-{mechanism.value}-{world}", world == "none"
+            documents = make_documents(place, table, drawn)
+            write_files(place / "files", documents)
+            simulated = play_simulated(place / "files", known, name, mechanism, seed, learns=learns)
+            say(
+                f"plays {name} {mechanism.value}, known: {world}, about {simulated.makespan_s:.0f} s"
+            )
+            measured = play_live(documents, {} if learns else known, name, mechanism, seed)
+            rows += compare(name, mechanism, world, simulated, measured)
+            lines.append(_sum_up_pair(name, mechanism, world, simulated, measured))
+    if form == "table":
+        print_markdown(TITLES, lines)
+    machine = {**describe_machine(), "load": round(os.getloadavg()[1], 1)}
+    print_result([*rows, {"seed": seed, "machine": machine}], form)
+
+
+TITLES = ("known", "mean completion live, s", "simulated, s", "ratio", "changes live", "simulated")
+
+
+def _sum_up_pair(
+    name: str, mechanism: Mechanism, world: str, simulated: Figures, measured: Figures
+) -> list[str]:
+    return [
+        f"{world} ({name} {mechanism.value})",
+        f"{measured.avg_jct_s:.1f}",
+        f"{simulated.avg_jct_s:.1f}",
+        f"{simulated.avg_jct_s / measured.avg_jct_s:.3f}",
+        str(measured.reshapes),
+        str(simulated.reshapes),
+    ]
 
 
 if __name__ == "__main__":

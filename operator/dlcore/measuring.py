@@ -240,7 +240,9 @@ class SpeedSamples:
             return
         speed = state.progress.iterations_per_second or done / elapsed
         trained, was_warming_up = stretch.trained(latest), False
-        if 0.0 < CLEARLY_FASTER * stretch.speed < speed:
+        is_first = not stretch.speed
+        # A warm-up that was over within the first sample shows in its mean.
+        if CLEARLY_FASTER * (done / elapsed if is_first else stretch.speed) < speed:
             was_warming_up = True
             self._warm_ups.append(min(trained, LONGEST_WARM_UP_S))
             if stretch.took is not None:
@@ -248,6 +250,8 @@ class SpeedSamples:
                 start = CostTerm.PROCESS_INITIALIZATION
                 yield CostSeen(start, stretch.took + max(0.0, lost), placement.gpus, replaces=1)
         stretch.sample, stretch.speed = latest, speed
+        if is_first and was_warming_up:
+            return  # Its speed may be that of the warm-up in part.
         if trained >= max(self._warm_ups, default=USUAL_SAMPLES * self._sample_seconds):
             replaces = stretch.told if was_warming_up else 0
             stretch.told = 1 if was_warming_up else stretch.told + 1

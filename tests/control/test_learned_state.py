@@ -32,6 +32,7 @@ from dlcore.model import (
 from dlcore.planning import Plan, Reshape, Start
 from dlcore.profiles import JobType
 from dlcore.recording.record import Decided, Happened
+from dlstore.notebook.knowledge import ENDED
 from dlstore.notebook.notebook import Notebook
 from dlstore.opening import open_store
 from dlstore.rows import LONGEST_TEXT, read_history
@@ -123,7 +124,7 @@ def test_a_job_learns_from_itself_with_each_batch_that_it_trains(memory):
     assert speeds_of(memory, OWN._replace(batch_size=128)) == pytest.approx([5.0])
     over = replace(there, status=replace(there.status, phase=Phase.COMPLETED))
     memory.update(scene(over))
-    assert memory.profiles() == {}
+    assert list(memory.profiles()) == [ENDED]
 
 
 def test_what_only_one_job_can_use_is_not_kept(memory, file):

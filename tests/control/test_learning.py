@@ -215,6 +215,19 @@ def test_the_trial_of_a_checkpoint_shows_what_saving_takes():
     assert lessons.hear(entry(), NODE, failed, ORDERED_AT + 5.0).observations == ()
 
 
+def test_a_warm_up_that_ends_within_the_first_sample_is_a_part_of_the_start():
+    lessons = SpeedSamples(sample_seconds=10.0)
+    learnt = hear(lessons, Training(1.0, 2.0), [0.0, 3.0, 4.0])
+    # From second 10 on it is four times as fast.
+    learnt += hear(lessons, Training(4.0, 8.0), [13.5, 24.0])
+    assert [(each.seconds, each.replaces) for each in costs(learnt)] == [
+        (pytest.approx(2.0), 0),
+        (pytest.approx(2.0 + 5.25), 1),
+    ]
+    speeds = [s for lesson in learnt for s in lesson.observations if isinstance(s, SpeedSeen)]
+    assert [each.iterations_per_s for each in speeds] == [4.0]
+
+
 def test_a_job_resumes_once_and_the_time_it_lost_is_told():
     learnt = hear(SpeedSamples(), Training(2.0, 3.0), [0.0, 1.0, 3.5, 4.0, 9.0])
     resumed = [lesson.resumed for lesson in learnt if lesson.resumed is not None]

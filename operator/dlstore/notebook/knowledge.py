@@ -8,14 +8,18 @@ Not thread-safe; the notebook holds a lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
-from dlcore.profiles import Costs, JobType, Observation, Profile, fold
+from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Observation, Profile, fold
 from dlstore.store import StoredProfile, fold_all
 
 MOST_FOLDED_AGAIN = 256
 """With more queued observations, wait until they are written before taking over other processes'
 profiles.
 """
+
+ENDED = JobType.of_one_job("")
+"""Has the costs of jobs that have ended and had a type of their own; no job has an empty name."""
 
 Waiting = Callable[[JobType], Sequence[Observation]]
 
@@ -61,9 +65,13 @@ class Knowledge:
             self._set(profile.type, profile)
 
     def forget(self, kind: JobType) -> None:
-        """Forget a type that is not in the store."""
-        if self._profiles.pop(kind, None) is not None:
-            self._view = None
+        """Forget a type that is not in the store, except what changes cost, for what they usually do."""
+        known = self._profiles.pop(kind, None)
+        if known is None:
+            return
+        self._view = None
+        for term, samples in known.cost_samples.items():
+            self.learn(ENDED, CostSeen(CostTerm(term), median(samples)))
 
     def confirm(self, kind: JobType, expected: Profile, *, stored: StoredProfile) -> None:
         """Note the stored profile after a write."""

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlcore.profiles import JobType, Observation, Profile
-from dlstore.notebook.knowledge import MOST_FOLDED_AGAIN, Knowledge
+from dlcore.predicting.usual_costs import find_costs
+from dlcore.profiles import CostSeen, CostTerm, JobType, Observation, Profile
+from dlstore.notebook.knowledge import ENDED, MOST_FOLDED_AGAIN, Knowledge
 from dlstore.store import FREE, StoredProfile, fold_all
 from tests.control.store.places import KIND, OTHER, SHAPE, observations, speed_seen
 
@@ -54,6 +55,17 @@ def test_the_mapping_is_another_one_when_something_was_learnt_and_only_then(desk
     desk.observe(speed_seen())
     assert first == {}
     assert desk.knowledge.profiles() is not first
+
+
+def test_costs_of_jobs_that_have_ended_stay_as_usual_ones(desk: Desk):
+    for number, seconds in enumerate((10.0, 30.0, 20.0)):
+        kind = JobType.of_one_job(f"job-{number}")
+        desk.observe(speed_seen(), CostSeen(CostTerm.CHECKPOINT, seconds), kind=kind)
+        desk.knowledge.forget(kind)
+    (left,) = desk.knowledge.profiles().values()
+    assert left.type == ENDED
+    assert not left.speeds
+    assert find_costs({ENDED: left}, None, FREE).checkpoint == 20.0
 
 
 def test_what_others_learnt_comes_back_with_a_write(desk: Desk):
