@@ -109,10 +109,12 @@ def test_a_change_is_expected_to_last_as_long_as_the_last_one_did():
     assert expect_tenure(None, 400.0, now=800.0) == math.inf
 
 
-def test_an_unchanged_job_keeps_its_tenure_and_one_that_is_gone_ends_it():
+def test_an_unchanged_job_keeps_its_tenure_and_its_end_is_no_change():
     job = make_state("job", holds={"n1": range(2)})
     memory = remember(Memory(0.0), job, now=0.0)
     memory = remember(memory, job, now=100.0)
     assert memory.tenures[JobId("job")].since == 0.0
     gone = remember(memory, now=250.0)
-    assert (gone.tenures, gone.usual_tenure) == ({}, 250.0)
+    assert (gone.tenures, gone.usual_tenure) == ({}, 0.0)
+    stopped = remember(memory, make_state("job"), now=250.0)
+    assert (stopped.tenures, stopped.usual_tenure) == ({}, 250.0)

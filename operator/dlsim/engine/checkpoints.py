@@ -48,23 +48,27 @@ class Checkpoints:
         is_known = not run.traced.declares or run.is_tried or run.has_lost_work
         return self._setting.keeps_work and not run.traced.saves and is_known
 
-    def begin_trial(self, run: Run) -> None:
-        """Try the checkpoint, if the job declares one, as soon as a start of it lasts long enough."""
+    def begin_trial(self, run: Run, *, first_step_s: float) -> float:
+        """
+        Try the checkpoint, if the job declares one, as soon as a start of it lasts long enough.
+
+        Returns how long the job stands still for that from its first step on.
+        """
         if not run.traced.declares or run.is_tried or not self._setting.tries:
-            return
-        seconds = self._setting.trial_s
-        if seconds is None:
-            seconds = self._truth.costs_of(run).checkpoint
+            return 0.0
+        pause_s = self._truth.costs_of(run).checkpoint if self._setting.trial_s is None else 0.0
+        seconds = self._setting.trial_s or pause_s
         if not seconds:
             run.is_tried = True
-            return
-        done_at = self._kernel.now + seconds
+            return 0.0
+        done_at = self._kernel.now + seconds + (first_step_s if pause_s else 0.0)
         holds = run.state.iterations_done
         self._kernel.at(
             done_at,
             Order.CHANGE,
             event=partial(self._end_trial, run, run.stamp, holds=holds, seconds=seconds),
         )
+        return pause_s
 
     def _end_trial(self, run: Run, stamp: int, *, holds: float, seconds: float) -> None:
         """A checkpoint that works is confirmed; it holds what was done when it was asked for."""

@@ -137,6 +137,8 @@ class Learner:
         for iteration in reversed(range(latest, seen.iteration, -stride)):
             seen.window.add(now - max(0.0, done - iteration) / state.speed, iteration)
         was_known = seen.begun, seen.speed > 0.0
+        if seen.trial.saving is Saving.CONFIRMED:
+            seen.trial = replace(seen.trial, went_on=True)
         seen.iteration, seen.begun = latest, True
         seen.moved_at = now - max(0.0, done - latest) / state.speed
         seen.speed = seen.window.iterations_per_second or 0.0
@@ -144,10 +146,17 @@ class Learner:
             self._rounds.ask()
         self._hear(run, Phase.RUNNING, change=Change(seen.generation))
 
+    def trial_begins(self, run: Run) -> None:
+        """It stands still, because its checkpoint is tried."""
+        seen = self._seen[run.traced.job.id]
+        seen.trial = Trial(1)
+        self._hear(run, Phase.RUNNING, change=Change(seen.generation))
+
     def trial_ends(self, run: Run, seconds: float) -> None:
         """Its checkpoint was tried while it trained, and confirmed."""
         seen = self._seen[run.traced.job.id]
-        seen.trial = Trial(seen.trial.number + 1, Saving.CONFIRMED, seconds=seconds)
+        number = seen.trial.number or 1
+        seen.trial = Trial(number, Saving.CONFIRMED, seconds=seconds)
         self._hear(run, Phase.RUNNING, change=Change(seen.generation))
 
     # --- what decisions see
@@ -192,7 +201,8 @@ class Learner:
         every = max(REPORT_S, RARER_BY * (now - run.training_since))
         # Nothing is new before the next iteration.
         done = run.state.iterations_at(now)
-        next_in = (math.floor(done + 1e-6) + 1.0 - done) / max(run.state.speed, 1e-9)
+        speed = run.state.speed
+        next_in = (math.floor(done + 1e-6) + 1.0 - done) / speed if speed > 0.0 else 0.0
         event = partial(self._report, run, run.stamp)
         self._kernel.at(now + max(every, next_in), Order.WAKE, event=event)
 

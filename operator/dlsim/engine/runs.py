@@ -67,6 +67,12 @@ class Run:
     pace: float = 0.0
     """How fast it trained when it was stopped last, in iterations a second."""
     training_since: float = 0.0
+    full_speed: float = 0.0
+    """How fast its present start trains when it does not stand still."""
+    is_saving: bool = False
+    """True while it stands still for the trial of its checkpoint."""
+    forecasts: int = 0
+    """Raised whenever its end is foreseen anew; ends of older forecasts are void."""
     efficiency: float = 0.0
     training_on: int = 0
     """The number of GPUs of its latest start."""

@@ -44,7 +44,10 @@ class Setting:
     tries: bool = True
     """True if a checkpoint that a job declares is tried before it is counted on, as controllers do it."""
     trial_s: float | None = 0.0
-    """How long that takes from the first step on; the job keeps its GPUs meanwhile. ``None``: as long as it saves."""
+    """
+    How long that takes from the first step on; the job keeps its GPUs meanwhile. ``None``: as long as it saves,
+    and it stands still for that time.
+    """
     learns: bool = False
     """True if decisions know only the reports of jobs so far (:mod:`dlsim.engine.learning`)."""
     keeps_work: bool = True

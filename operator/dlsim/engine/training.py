@@ -81,12 +81,14 @@ class Training:
         run.profiled = max(run.profiled, shape.gpus)
         growth = self._growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
-        self._checkpoints.begin_trial(run)
         course = run.traced.course
+        run.full_speed = speed * (course.warm_up_pace if course.warm_up_s > 0.0 else 1.0)
+        run.is_saving = False
+        pause_s = self._checkpoints.begin_trial(run, first_step_s=1.0 / run.full_speed)
         self._books.note(
             run,
             job=job,
-            speed=speed * (course.warm_up_pace if course.warm_up_s > 0.0 else 1.0),
+            speed=run.full_speed,
             adjusting=False,
             bound_to=bound,
             unsaved_from=run.safe_iterations if self._checkpoints.is_kept(run) else None,
@@ -102,23 +104,48 @@ class Training:
         self._books.journal.note_first_step(run)
         self._rounds.ask()
         self._foresee(run)
-        stamp = run.stamp
-        if course.warm_up_s > 0.0:
-            event = partial(self._be_warm, run, stamp, speed=speed)
-            self._kernel.at(now + course.warm_up_s, Order.CHANGE, event=event)
-        if course.crashes_after_s < math.inf:
-            event = partial(self._ends.crash, run, stamp)
-            self._kernel.at(now + course.crashes_after_s, Order.FAILURE, event=event)
+        self._begin_course(run, speed=speed, pause_s=pause_s)
         if self._learner is not None:
             self._learner.training_starts(run)
 
+    def _begin_course(self, run: Run, *, speed: float, pause_s: float) -> None:
+        """Set when it is warm, when it stands still for ``pause_s``, and when it crashes."""
+        now, stamp, course = self._kernel.now, run.stamp, run.traced.course
+        if course.warm_up_s > 0.0:
+            event = partial(self._be_warm, run, stamp, speed=speed)
+            self._kernel.at(now + course.warm_up_s, Order.CHANGE, event=event)
+        if pause_s > 0.0:
+            event = partial(self._stand_still, run, stamp, seconds=pause_s)
+            self._kernel.at(now + 1.0 / run.full_speed, Order.CHANGE, event=event)
+        if course.crashes_after_s < math.inf:
+            event = partial(self._ends.crash, run, stamp)
+            self._kernel.at(now + course.crashes_after_s, Order.FAILURE, event=event)
+
     def _be_warm(self, run: Run, stamp: int, *, speed: float) -> None:
-        """From now on it trains at its true speed; what was foreseen before comes too late to count."""
-        if run.stamp != stamp or run.finished:
-            return
+        """From now on it trains at its true speed."""
+        if run.stamp == stamp and not run.finished:
+            run.full_speed = speed
+            self._change_speed(run)
+
+    def _stand_still(self, run: Run, stamp: int, *, seconds: float) -> None:
+        """It saves itself for the trial of its checkpoint, and goes on afterwards."""
+        if run.stamp == stamp and not run.finished:
+            run.is_saving = True
+            self._change_speed(run)
+            if self._learner is not None:
+                self._learner.trial_begins(run)
+            event = partial(self._go_on, run, stamp)
+            self._kernel.at(self._kernel.now + seconds, Order.CHANGE, event=event)
+
+    def _go_on(self, run: Run, stamp: int) -> None:
+        if run.stamp == stamp and not run.finished:
+            run.is_saving = False
+            self._change_speed(run)
+
+    def _change_speed(self, run: Run) -> None:
         if self._learner is not None:
             self._learner.observe(run)
-        self._books.note(run, speed=speed)
+        self._books.note(run, speed=0.0 if run.is_saving else run.full_speed)
         self._foresee(run)
 
     def _weigh(self, run: Run) -> None:
@@ -134,6 +161,9 @@ class Training:
 
     def _foresee(self, run: Run) -> None:
         """Set its completion, or the moment from which its iterations are worth something else."""
+        run.forecasts += 1
+        if run.is_saving:
+            return
         now, speed = self._kernel.now, run.state.speed
         noise, progress = run.traced.noise, run.progress_at(now)
         if noise is not None and run.worth != 1.0 and (knot := noise.next_change(progress)) < 1.0:
@@ -143,9 +173,12 @@ class Training:
             return
         left = run.needed - run.state.iterations_done
         done_at = now + max(0.0, left) / speed
-        self._kernel.at(
-            done_at, Order.COMPLETION, event=partial(self._ends.complete, run, run.stamp)
-        )
+        event = partial(self._complete, run, run.stamp, run.forecasts)
+        self._kernel.at(done_at, Order.COMPLETION, event=event)
+
+    def _complete(self, run: Run, stamp: int, forecast: int) -> None:
+        if run.forecasts == forecast:
+            self._ends.complete(run, stamp)
 
     def _reweigh(self, run: Run, stamp: int) -> None:
         if run.stamp == stamp:
@@ -164,7 +197,7 @@ class Training:
             self._learner.training_halts(run)
         if run.state.placement is not None:
             run.idle_since = now
-        run.pace, run.has_saved = run.state.speed, saves
+        run.pace, run.has_saved = run.full_speed, saves
         self._books.note(run, speed=0.0, unsaved_from=None)
         if saves:
             self._checkpoints.save(run)

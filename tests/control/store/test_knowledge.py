@@ -65,7 +65,7 @@ def test_costs_of_jobs_that_have_ended_stay_as_usual_ones(desk: Desk):
     (left,) = desk.knowledge.profiles().values()
     assert left.type == ENDED
     assert not left.speeds
-    assert find_costs({ENDED: left}, None, FREE).checkpoint == 20.0
+    assert find_costs({ENDED: left}, None, defaults=FREE).checkpoint == 20.0
 
 
 def test_what_others_learnt_comes_back_with_a_write(desk: Desk):
