@@ -99,7 +99,7 @@ def _expectation(status: Status, remaining: Span | None) -> Json:
     total = status.iterations_total
     known = 0 < total < math.inf
     expected: Json = {"fraction": round(min(1.0, status.iteration / total), 4)} if known else {}
-    # What has failed may fail again, until it trains.
+    # A job that has failed may fail again, until it trains.
     if remaining is not None and (status.speed > 0.0 or not (status.failures or status.setbacks)):
         named = zip(("etaSeconds", "etaLowSeconds", "etaHighSeconds"), remaining, strict=True)
         expected |= {name: round(seconds) for name, seconds in named if math.isfinite(seconds)}

@@ -83,7 +83,7 @@ class Predictor:
         )
 
     def is_measured(self, state: JobState) -> bool:
-        """Return whether a profile says how fast the job is; what a start shows at first includes its warm-up."""
+        """Return whether a profile says how fast the job is; the first steps of a start include its warm-up."""
         least, held = state.least, state.placement
         shape = held.shape if held else self.shape(least, self.best_type(state.job, least))
         return self.speed(state.job, shape) > 0.0
