@@ -144,7 +144,7 @@ class _Stretch:
         since = self.first.at if self.first is not None else latest.at
         return max(0.0, latest.at - since - self.paused)
 
-    def is_in_trial(self, state: State, latest: _Sample) -> bool:
+    def follow_trial(self, state: State, latest: _Sample) -> bool:
         """Return True from a trial to the first iteration after it; the next sample begins there."""
         trial = state.trial
         if trial is None or trial.number <= self.tried:
@@ -227,7 +227,7 @@ class SpeedSamples:
                     stretch.took = latest.at - stretch.ordered_at
                     yield CostSeen(CostTerm.PROCESS_INITIALIZATION, stretch.took, placement.gpus)
             return
-        is_in_trial = stretch.is_in_trial(state, latest)
+        is_in_trial = stretch.follow_trial(state, latest)
         began_at = stretch.began_at(latest)
         if not stretch.is_timed and began_at is not None:
             stretch.is_timed = True
