@@ -318,7 +318,9 @@ def main(
             )
             measured = play_live(documents, {} if learns else known, name, mechanism, seed)
             rows += compare(name, mechanism, world, simulated, measured)
-            lines.append(_sum_up_pair(name, mechanism, world, simulated, measured))
+            lines.append(
+                _sum_up_pair(name, mechanism, world, simulated=simulated, measured=measured)
+            )
     if form == "table":
         print_markdown(TITLES, lines)
     machine = {**describe_machine(), "load": round(os.getloadavg()[1], 1)}
@@ -329,7 +331,7 @@ TITLES = ("known", "mean completion live, s", "simulated, s", "ratio", "changes 
 
 
 def _sum_up_pair(
-    name: str, mechanism: Mechanism, world: str, simulated: Figures, measured: Figures
+    name: str, mechanism: Mechanism, world: str, *, simulated: Figures, measured: Figures
 ) -> list[str]:
     return [
         f"{world} ({name} {mechanism.value})",

@@ -104,7 +104,7 @@ def write(job: Newcomer, folder: Path) -> dict[str, Any]:
     }
 
 
-def play(folder: Path, seed: int, policy: str, histories: Path | None) -> Play:
+def play(seed: int, policy: str, *, folder: Path, histories: Path | None) -> Play:
     """Submit each job in its time, and wait for all to end."""
     root = folder / f"{policy}-{seed}"
     jobs, loads = list(draw(seed)), []
@@ -123,7 +123,7 @@ def play(folder: Path, seed: int, policy: str, histories: Path | None) -> Play:
             if stopping.wait(1.0):
                 raise click.Abort
         if histories is not None:
-            _tell_histories(up, jobs, histories / root.name)
+            _tell_histories(up, jobs, folder=histories / root.name)
         up.end()
     starts = [_count_lines(root / "jobs" / job.name / "starts") for job in jobs]
     times = [ended[job.name] - came[job.name] for job in jobs]
@@ -140,7 +140,7 @@ def _note_ended(up: Up, ended: dict[str, float]) -> None:
             ended.setdefault(name, time.time())
 
 
-def _tell_histories(up: Up, jobs: Sequence[Newcomer], folder: Path) -> None:
+def _tell_histories(up: Up, jobs: Sequence[Newcomer], *, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
         told = {"job": job._asdict(), "history": up.backend.list_history(job.name, MOST_LINES)}
@@ -152,7 +152,7 @@ def _count_lines(path: Path) -> int:
 
 
 def sum_up(
-    plays: dict[tuple[int, str], Play], seeds: Sequence[int], policy: str, first: str
+    plays: dict[tuple[int, str], Play], seeds: Sequence[int], *, policy: str, first: str
 ) -> Any:
     own = [plays[seed, policy] for seed in seeds]
     times = sorted(seconds for each in own for seconds in each.times)
@@ -191,7 +191,9 @@ def main(
     tasks = list(product(seeds, names))
     with tempfile.TemporaryDirectory(prefix="dlb-") as path, ThreadPoolExecutor(at_once) as pool:
         try:
-            played = pool.map(lambda task: play(Path(path), task[0], task[1], histories), tasks)
+            played = pool.map(
+                lambda task: play(*task, folder=Path(path), histories=histories), tasks
+            )
             plays = dict(zip(tasks, played, strict=True))
         finally:
             stopping.set()
@@ -202,7 +204,9 @@ def main(
         "servers_at_once": at_once,
         "load": {"mean": round(fmean(loads), 1), "max": max(loads)},
     }
-    print_result([*(sum_up(plays, seeds, name, names[0]) for name in names), machine], form)
+    print_result(
+        [*(sum_up(plays, seeds, policy=name, first=names[0]) for name in names), machine], form
+    )
 
 
 if __name__ == "__main__":

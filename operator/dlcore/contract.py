@@ -49,6 +49,8 @@ class View:
     """The number of newcomers that can be started for now; 0: no limit. A policy that takes them
     one after the other may leave the rest for the next time, which is at once; see
     ``is_partial``."""
+    beside: tuple[JobState, ...] = ()
+    """The running jobs that are not asked about, because they keep their GPUs whatever is decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ def _decide(
     pending: Queue[JobState],
     policy: Policy,
     enough: int,
+    beside: tuple[JobState, ...] = (),
 ) -> _Made:
     """Ask the policy about these jobs, and place its shares."""
     vain_before: dict[JobId, Cause] = {}
@@ -109,7 +110,7 @@ def _decide(
     while True:
         # 2. Choose the number of GPUs of each job: only this step differs between policies.
         allotted = allotting.allot(running, pending, limits=snapshot.limits)
-        decision = policy.allocate(show(snapshot, allotted, enough))
+        decision = policy.allocate(show(snapshot, allotted, enough, beside=beside))
         decision = fit_to_spec(decision, allotted.running)
         decision = allotting.keep_within(decision, allotted, limits=snapshot.limits)
 
@@ -159,7 +160,14 @@ def _decide_beside(
     shown = keeping.show_beside(snapshot, kept)
     beside = _look_beside(shown, others, pending=pending, kept=kept)
     rest, crowded, behind = beside.rest, beside.crowded, beside.behind
-    made = _decide(shown, others, pending=leave_out(rest, behind), policy=policy, enough=enough)
+    made = _decide(
+        shown,
+        others,
+        pending=leave_out(rest, behind),
+        policy=policy,
+        enough=enough,
+        beside=kept,
+    )
     roomless = pending.select(beside.found).values()
     aside = {state.id: Cause(CauseCode.NO_ROOM, gpus=state.least) for state in roomless}
     made = made._replace(set_aside={**aside, **behind, **made.set_aside})
@@ -214,7 +222,13 @@ def _find_behind(
     ).behind
 
 
-def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
+def show(
+    snapshot: Snapshot,
+    allotted: Allotted,
+    enough: int = 0,
+    *,
+    beside: tuple[JobState, ...] = (),
+) -> View:
     """Make the policy's view."""
     return View(
         now=snapshot.now,
@@ -225,6 +239,7 @@ def show(snapshot: Snapshot, allotted: Allotted, enough: int = 0) -> View:
         seed=snapshot.seed,
         state=snapshot.policy_state,
         enough=enough,
+        beside=beside,
     )
 
 

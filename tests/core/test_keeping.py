@@ -173,3 +173,15 @@ def test_what_it_keeps_counts_for_its_namespace():
 def test_a_user_who_changes_its_sizes_has_it_changed():
     done = steps(unsaved(options=(1, 4)))
     assert [(type(step), step.new.gpus) for step in done] == [(Reshape, 4)]
+
+
+def test_a_policy_remembers_a_job_that_it_is_not_asked_about():
+    kept = replace(unsaved(holds={"n0": (0, 1, 2, 3)}), iterations_total=1e6)
+    short = state("short", options=(4,), order=1, iterations_total=10.0)
+    first = plan(kept, short, policy="foresight", now=500.0)
+    assert [type(step) for step in first.steps] == [Wait]
+    then = plan(kept, short, policy="foresight", now=600.0, policy_state=first.policy_state)
+    memory = then.policy_state.memory
+    assert memory.tenures["old"].since == 500.0
+    assert memory.usual_tenure == 0.0
+    assert not memory.lengths

@@ -188,7 +188,7 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
     Suspended jobs and others that cannot run are not in the view either. Once such a job trains
     again, its length is forgotten.
     """
-    running = {state.id for state in view.running}
+    running = {state.id for state in (*view.running, *view.beside)}
     gone = [job for job in memory.progress if job not in running]
     still = view.pending.select(gone)
     since = view.now - memory.at

@@ -30,7 +30,7 @@ def expect_tenure(known: Tenure | None, usual: float, *, now: float) -> float:
 def remember_tenures(memory: Memory, view: View) -> tuple[Mapping[JobId, Tenure], float]:
     """Return since when each running job has its GPUs, and for how long jobs usually keep theirs."""
     tenures: dict[JobId, Tenure] = {}
-    for state in view.running:
+    for state in (*view.running, *view.beside):
         assert state.placement is not None
         known, shape = memory.tenures.get(state.id), state.placement.shape
         is_same = known is not None and known.shape == shape
