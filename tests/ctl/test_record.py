@@ -82,13 +82,12 @@ def test_a_trace_for_perfetto_has_the_same_gpu_seconds(dljob, trace, tmp_path):
     assert slice_seconds(content) == pytest.approx(figures["adaptive"], abs=1e-3)
 
     # A track for each GPU is below its node.
-    tracks, events = read(content)
-    names = {number: track.name for number, track in tracks.items()}
-    parents = {(names.get(track.parent_uuid), track.name) for track in tracks.values()}
-    nodes = {parent for parent, name in parents if name == "GPU 0"}
+    names, events = read(content)
+    tracks = {(names[each["pid"]], names[each["tid"]]) for each in events if "tid" in each}
+    nodes = {node for node, name in tracks if name == "GPU 0"}
     assert len(nodes) == 2
-    assert {(node, f"GPU {number}") for node in nodes for number in range(4)} <= parents
-    assert {(None, name) for name in ("Jobs", "Queue", "Idle GPUs", "Speed of all jobs")} <= parents
+    assert {(node, f"GPU {number}") for node in nodes for number in range(4)} <= tracks
+    assert {"Jobs", "All"} <= set(names.values())
 
     # Slices have the reason of the decision.
     for word in (b"reason", b"ItsTurn", b"expected_pause_seconds", b"submitted", b"starting"):
@@ -96,13 +95,15 @@ def test_a_trace_for_perfetto_has_the_same_gpu_seconds(dljob, trace, tmp_path):
 
     # Arrows go from a GPU to a GPU, and counters say what the record does.
     assert arrows(content)
-    for ends in arrows(content).values():
+    for ends in arrows(content):
         assert {names[end][:4] for end in ends} == {"GPU "}
     with lines.open(encoding="utf-8") as text:
         levels = list_levels(decode(text, lines.name))
-    queue = next(number for number, name in names.items() if name == "Queue")
-    counted = [at for at, event in events if event.track_uuid == queue]
-    assert counted == pytest.approx([level.at for level in levels], abs=1e-6)
+    counted = [
+        (each["ts"] / 1e6, each["args"]["jobs"]) for each in events if each["name"] == "Queue"
+    ]
+    expected = [number for level in levels for number in (level.at, level.queued)]
+    assert [each for pair in counted for each in pair] == pytest.approx(expected, abs=1e-5)
 
 
 def test_what_cannot_be_written_is_refused(dljob, folder):
