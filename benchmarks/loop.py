@@ -30,10 +30,11 @@ from dlcontrol.situation.ports import (
     PodOrder,
     PodPhase,
 )
-from dlcontrol.situation.rules import News, Resumption
+from dlcontrol.situation.rules import News
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Booking, DecisionNumber, StartNumber, Status
 from dlcore import policies
+from dlcore.measuring import Resumption
 from dlcore.model import (
     Cause,
     CauseCode,
