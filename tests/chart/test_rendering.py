@@ -71,7 +71,9 @@ def test_pods_of_ours_are_restricted(helm):
     pods = [
         each["spec"]["template"]["spec"] for each in rendered if "template" in each.get("spec", {})
     ]
-    assert len(pods) == 5, "the operator, the scheduler, the store, the page, the one that ends jobs"
+    assert len(pods) == 5, (
+        "the operator, the scheduler, the store, the page, the one that ends jobs"
+    )
     for pod in pods:
         assert not [each for each in pod if each.startswith("host")]
         assert pod["securityContext"]["runAsNonRoot"] is True
