@@ -150,7 +150,8 @@ def test_the_page_reads_jobs_where_the_operator_runs_them(helm):
     assert not [each for each in arguments_of_page(rendered) if "--namespace" in each]
     limited = {"web": {"enabled": True}, "namespaces": ["team-a", "dljob-system"]}
     rendered = helm.render(limited)
-    assert rules_of(rendered, "ClusterRole") == {"tokenreviews", "subjectaccessreviews", "nodes"}
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    assert rules_of(rendered, "ClusterRole") == {*reviews, "nodes", "namespaces"}
     assert rules_of(rendered, "Role", namespace="team-a") == ours
     assert rules_of(rendered, "Role", namespace="dljob-system") == {*ours, "configmaps"}
     assert {"--namespace=team-a", "--namespace=dljob-system"} <= set(arguments_of_page(rendered))

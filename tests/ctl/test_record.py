@@ -83,7 +83,6 @@ def test_a_trace_for_perfetto_has_the_same_gpu_seconds(dljob, trace, tmp_path):
     assert slice_seconds(content) == pytest.approx(figures["adaptive"], abs=1e-3)
     for word in (b"reason", b"ItsTurn", b"expected_pause_seconds", b"submitted", b"starting"):
         assert word in content
-
     # Counters say what the record does.
     with lines.open(encoding="utf-8") as text:
         levels = list_levels(decode(text, lines.name))
