@@ -34,8 +34,6 @@ class EndWatch:
         self.ending: Ending | None = None
         self.known = asyncio.Event()
         """Set after the first reading, even if the service does not answer."""
-        self.is_sure = False
-        """True once the service has answered."""
 
     @property
     def why(self) -> str:
@@ -66,6 +64,5 @@ class EndWatch:
             return
         if self._troubles.settle("service"):
             log.info("the metadata service answers")
-        self.is_sure = True
         lead = self._settings.lead_seconds
         self.ending = choose_ending(endings, self._clock(), lead_seconds=lead)

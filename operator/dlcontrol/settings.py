@@ -174,7 +174,7 @@ def load_tree(
         if environment and variable in environment:
             given[path] = (environment[variable], variable)
     for path, value in (options or {}).items():
-        given[path] = (value, f"--{_dashed(path)}")
+        given[path] = (value, "--" + snake(path.rpartition(".")[2]).replace("_", "-"))
     problems += [
         _unknown(path, value, paths=paths)
         for path, (value, _) in given.items()
@@ -197,10 +197,6 @@ def load_tree(
 def variable_of(path: str) -> str:
     """Return the variable of the environment that has a setting."""
     return PREFIX + snake(path).replace(".", "_").upper()
-
-
-def _dashed(path: str) -> str:
-    return snake(path.rpartition(".")[2]).replace("_", "-")
 
 
 def _unknown(path: str, value: object, *, paths: Mapping[str, None]) -> Problem:

@@ -154,7 +154,8 @@ def _iter_changes(
     growing: dict[JobId, JobState] = {}
     for state in changed:
         assert state.placement is not None
-        if _only_shrinks(state.placement, wanted[state.id].placement):
+        old, new = state.placement, wanted[state.id].placement
+        if new.gpus < old.gpus and set(new.refs()) <= set(old.refs()):
             yield _make_change(state, wanted[state.id], holders=holders, receivers=receivers)
         else:
             growing[state.id] = state
@@ -187,10 +188,6 @@ def _make_change(
         gang=want.gang,
         batch_size=want.batch_size,
     )
-
-
-def _only_shrinks(old: Placement, new: Placement) -> bool:
-    return new.gpus < old.gpus and set(new.refs()) <= set(old.refs())
 
 
 def _find_receivers(

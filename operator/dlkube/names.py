@@ -39,9 +39,6 @@ MAX_PRIORITY: Final = "dljob.io/max-priority"
 HOLD_ALL: Final = "dljob.io/hold-all"
 """On the namespace of the operator: an administrator holds all jobs."""
 
-ENDING: Final = "dljob.io/ending"
-"""Key of a taint: the cloud announces the end of the machine; the value is the event."""
-
 SETTINGS: Final = "dljob-effective-settings"
 """The ConfigMap with the settings of the operator."""
 SETTINGS_KEY: Final = "settings.json"

@@ -49,7 +49,6 @@ def test_it_is_nobody_and_says_what_it_is(engine):
     ("command", "says"),
     [
         (["python", "-m", "dloperator", "--help"], "Run the jobs of a cluster until a signal"),
-        (["python", "-m", "dlcloud", "--help"], "--lead-seconds"),
         (["python", "-m", "dlgangs", "--help"], "--make-tls"),
         (["python", "-m", "dloperator.uninstalling", "--help"], "Delete all jobs"),
         (["dljob", "policies"], "adaptive"),

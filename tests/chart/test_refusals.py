@@ -44,6 +44,10 @@ REFUSED = {
         {"settings": {"notify": {"on": ["done"]}}},
         "at '/settings/notify/on': value must be 'left out here: its name is notify.events now'",
     ),
+    "readers of a cloud's notices": (
+        {"cloudNotices": {"enabled": True, "cloud": "aws"}},
+        "at '/cloudNotices': value must be 'left out here: DLJob has no reader of notices on clusters",
+    ),
     "a proxy without a secret": (
         {"web": {"proxy": {"userHeader": "X-User"}}},
         "value must be 'the name of a Secret where web.proxy.userHeader is given",

@@ -20,7 +20,6 @@ EVERYTHING = {
     "metrics": {"monitor": "pod", "rules": True, "dashboard": {"enabled": True}},
     "uninstall": {"jobs": "end"},
     "web": {"enabled": True, "hosts": ["gpus.example.com"]},
-    "cloudNotices": {"enabled": True, "cloud": "gcp"},
     "settings": {
         "policy": "max-min",
         "pool": {"mode": "reserve"},
@@ -67,21 +66,16 @@ def test_the_definition_is_ours_and_outlives_the_release(helm):
 
 
 @pytest.mark.story
-def test_pods_of_ours_are_restricted_and_only_the_reader_of_notices_has_the_network_of_the_host(
-    helm,
-):
+def test_pods_of_ours_are_restricted(helm):
     rendered = helm.render(EVERYTHING)
     pods = [
         each["spec"]["template"]["spec"] for each in rendered if "template" in each.get("spec", {})
     ]
-    assert len(pods) == 6, (
-        "the operator, the scheduler, the store, the page, the one that ends jobs, the cloud's reader"
+    assert len(pods) == 5, (
+        "the operator, the scheduler, the store, the page, the one that ends jobs"
     )
     for pod in pods:
-        is_reader = pod.get("serviceAccountName") == "dljob-cloud"
-        assert {each for each in pod if each.startswith("host")} == (
-            {"hostNetwork"} if is_reader else set()
-        )
+        assert not [each for each in pod if each.startswith("host")]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in [*pod["containers"], *pod.get("initContainers", ())]:
@@ -92,20 +86,6 @@ def test_pods_of_ours_are_restricted_and_only_the_reader_of_notices_has_the_netw
             }
             assert {"requests", "limits"} <= set(container["resources"])
             assert {"name": "scratch", "mountPath": "/tmp"} in container["volumeMounts"]  # noqa: S108
-
-
-def test_the_reader_of_notices_is_there_only_if_its_cloud_is_named(helm):
-    assert "dljob-cloud" not in helm.render().text
-    rendered = helm.render(
-        {"cloudNotices": {"enabled": True, "cloud": "aws", "namespace": "x", "leadSeconds": 60}}
-    )
-    [container] = rendered.pod("dljob-cloud", "DaemonSet")["containers"]
-    assert container["args"] == ["--cloud=aws", "--node=$(NODE_NAME)", "--lead-seconds=60"]
-    policy = rendered.find("ValidatingAdmissionPolicy", "dljob-cloud")
-    assert "system:serviceaccount:x:dljob-cloud" in str(policy["spec"]["matchConditions"])
-    words = ("template", "dljob", CHART)
-    said = helm.try_to(*words, values={"cloudNotices": {"enabled": True}})
-    assert "name the cloud, aws, gcp or azure" in said.err
 
 
 # --- the page -----------------------------------------------------------------------------
@@ -170,7 +150,8 @@ def test_the_page_reads_jobs_where_the_operator_runs_them(helm):
     assert not [each for each in arguments_of_page(rendered) if "--namespace" in each]
     limited = {"web": {"enabled": True}, "namespaces": ["team-a", "dljob-system"]}
     rendered = helm.render(limited)
-    assert rules_of(rendered, "ClusterRole") == {"tokenreviews", "subjectaccessreviews", "nodes"}
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    assert rules_of(rendered, "ClusterRole") == {*reviews, "nodes", "namespaces"}
     assert rules_of(rendered, "Role", namespace="team-a") == ours
     assert rules_of(rendered, "Role", namespace="dljob-system") == {*ours, "configmaps"}
     assert {"--namespace=team-a", "--namespace=dljob-system"} <= set(arguments_of_page(rendered))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.learning.pod_times import PodTimes
+from dlcontrol.learning.learned_state import PodTimes
 from dlcontrol.situation.dialer import Contact
 from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase

@@ -86,7 +86,7 @@ def test_its_sql_gives_the_gpu_seconds_of_each_job_and_it_finds_nothing_wrong(as
     query = """
         select 'wrong ' || name from stats where severity in ('error', 'data_loss') and value > 0
         union all
-        select 'gpu ' || p.name || ' ' || t.name from track t join track p on p.id = t.parent_id
+        select 'gpu ' || p.name || ' ' || t.name from thread t join process p using (upid)
         where t.name glob 'GPU [0-9]'
         union all
         select distinct 'counter ' || name from counter_track
@@ -99,8 +99,9 @@ def test_its_sql_gives_the_gpu_seconds_of_each_job_and_it_finds_nothing_wrong(as
     rows = ask(trace, query)
     assert [row for row in rows if row.startswith("wrong")] == []
     assert sum(row.startswith("gpu ") for row in rows) == 8
-    assert {"counter Queue", "counter Idle GPUs", "counter speed"} <= set(rows)
-    assert {"argument debug.reason", "argument debug.cause"} <= set(rows)
+    assert {"counter Queue jobs", "counter Idle GPUs"} <= set(rows)
+    assert any(row.endswith(" iterations/s") for row in rows)
+    assert {"argument args.reason", "argument args.cause"} <= set(rows)
     arrows = [row for row in rows if row.startswith("arrow ")]
     assert arrows
     for row in arrows:
@@ -112,7 +113,8 @@ def test_jobs_that_the_reader_may_not_see_have_a_track_at_their_gpu(ask):
     held = Gpu(at=10.0, node="n", gpu=0, in_service=False, held=True)
     record = Record.of(Header(source=Source.MACHINE, until=100.0), [held])
     query = """
-        select t.name || '=' || s.name || '=' || s.dur from slice s join track t on t.id = s.track_id
+        select t.name || '=' || s.name || '=' || s.dur
+        from slice s join thread_track k on k.id = s.track_id join thread t using (utid)
     """
     rows = ask(render(record, Format.PERFETTO), query)
     assert rows == ["GPU 0: held by other jobs=another job=90000000000"]

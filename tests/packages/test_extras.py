@@ -13,7 +13,7 @@ from tests.packages.distributions import LONGEST_S, ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-CLUSTER, MONGO = {"dlclient.cluster", "dlcloud.tainting", "dlportal"}, {"dlstore.mongo"}
+CLUSTER, MONGO = {"dlclient.cluster", "dlportal"}, {"dlstore.mongo"}
 PLOTS = {"dlctl.output.pictures", "dlpapers.demonstrating.pictures", "dlsim.results"}
 SIM = {"dlpapers.reproducing.sidecar.fitting"}
 OPERATOR = {*CLUSTER, *MONGO, "dlgangs", "dlkube", "dloperator"}

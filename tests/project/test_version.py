@@ -40,9 +40,7 @@ def test_a_copy_that_differs_is_found(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "module", ["dlcloud", "dlctl.main", "dloperator", "dlgangs", "dlportal", "dlsidecar"]
-)
+@pytest.mark.parametrize("module", ["dlctl.main", "dloperator", "dlgangs", "dlportal", "dlsidecar"])
 def test_every_program_prints_the_version_of_the_project(module):
     words = ("-c", "from dlctl.main import main; main()") if "." in module else ("-m", module)
     ran = subprocess.run(

@@ -18,7 +18,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "operator/dlcontrol": (*MACHINE, *CLUSTER, "bench"),
     "operator/dlcore": ("test-slow", "test-long", "bench"),
     "operator/dlclient": ("test-slow", "test-processes", "test-control-plane"),
-    "operator/dlcloud": ("test-processes", "test-control-plane"),
+    "operator/dlcloud": ("test-processes",),
     "operator/dlctl": ("test-slow", "test-processes", "test-control-plane"),
     "operator/dlgangs": ("test-control-plane",),
     "operator/dljob": ("test-frameworks", "test-processes"),

@@ -15,8 +15,7 @@ import pytest
 from dlbaselines.rigid.fjf import Fjf
 from dlcore.contract import Policy
 from dlcore.policies.baselines.fifo import Fifo
-from dlcore.policies.baselines.srsf import Srsf
-from dlcore.policies.baselines.srtf import Srtf
+from dlcore.policies.baselines.srtf import Srsf, Srtf
 from dlcore.policies.papers.tiresias import Tiresias
 from dlcore.profiles import Costs
 from dlsim.clusters import build_counted, fill_nodes

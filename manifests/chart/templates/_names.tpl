@@ -45,11 +45,6 @@ app.kubernetes.io/component: {{ . }}
 system:serviceaccount:{{ .Release.Namespace }}:dljob-operator
 {{- end -}}
 
-{{/* Where the readers of the cloud's notices run. */}}
-{{- define "dljob.cloudNamespace" -}}
-{{- .Values.cloudNotices.namespace | default .Release.Namespace -}}
-{{- end -}}
-
 {{/* The taint of the pool, and the beginning of the names of runtime classes that show its GPUs. */}}
 {{- define "dljob.taint" -}}
 {{- dig "pods" "taint" "dljob.io/pool" .Values.settings -}}

@@ -1,19 +1,17 @@
 """
-A record as a trace for Perfetto (https://ui.perfetto.dev): one track for each GPU, below its node.
+A record as a trace for Perfetto (https://ui.perfetto.dev), in Chrome's JSON: one track for each GPU, below its node.
 
 Slices on the track of a GPU are jobs, with the decision that gave it as arguments; slices on the track of
 a job are the phases of its changes. An arrow goes from a job that made room to the job for which it did.
-Durations are those of the record to the nanosecond, so that the sum of a job's slices on GPUs are its
-GPU-seconds.
+Times are those of the record to the microsecond, so that the slices of a job add up to its GPU-seconds.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from dlclient.exporting.drawing import Drawing, Slice
-from dlclient.exporting.packets import Argument
 from dlcore.model import GpuRef
 from dlcore.recording.record import (
-    Clock,
     Decided,
     Ended,
     Given,
@@ -24,10 +22,8 @@ from dlcore.recording.record import (
     Stage,
     Submitted,
 )
-from dlcore.recording.stretches import list_stretches
-from dlcore.recording.sums import Span, list_levels, list_outages, list_spans
-
-GPU_CATEGORY, ROOM_CATEGORY, PHASE_CATEGORY, SERVICE_CATEGORY = "gpu", "room", "phase", "service"
+from dlcore.recording.stretches import Stretch, list_stretches
+from dlcore.recording.sums import Outage, Span, list_levels, list_outages, list_spans
 
 JOBS = "Jobs"
 
@@ -39,57 +35,54 @@ _STAGES: Mapping[Stage, str] = {
     Stage.STARTED: "starting",
 }
 
+Arguments = Mapping[str, object]
+Track = Mapping[str, int]
+
 
 def export(record: Record) -> bytes:
     """Write a record as a trace that Perfetto opens."""
-    drawing = Drawing(record.begin)
-    decisions = {
-        (line.job, line.generation): line
-        for line in record.lines
-        if isinstance(line, Decided) and line.step != "wait"
-    }
-    _Gpus(drawing, record, decisions=decisions).draw()
-    _draw_phases(drawing, record, decisions=decisions)
-    _draw_moments(drawing, record)
-    _draw_counters(drawing, record)
-    return drawing.content(is_epoch=record.header.clock is Clock.EPOCH)
+    drawing = _Drawing(record)
+    drawing.draw_gpus()
+    drawing.draw_phases()
+    drawing.draw_moments()
+    drawing.draw_counters()
+    return json.dumps({"traceEvents": drawing.events}, separators=(",", ":")).encode()
 
 
-Decisions = Mapping[tuple[str, int], Decided]
-"""The decisions about GPUs, by job and generation."""
+class _Drawing:
+    """The events of one trace, in any order. A process stands for a node, and a thread for a GPU."""
 
-
-class _Gpus:
-    """The tracks of GPUs."""
-
-    def __init__(self, drawing: Drawing, record: Record, *, decisions: Decisions) -> None:
-        self._drawing = drawing
+    def __init__(self, record: Record) -> None:
         self._record = record
-        self._decisions = decisions
+        self._numbers: dict[tuple[str, ...], int] = {}
         self._arrows = 0
+        self.events: list[dict[str, Any]] = []
+        self._decisions = {
+            (line.job, line.generation): line
+            for line in record.lines
+            if isinstance(line, Decided) and line.step != "wait"
+        }
 
-    def draw(self) -> None:
+    def draw_gpus(self) -> None:
         outages = list_outages(self._record)
         # All GPUs in the order of their numbers, also those that never have a job.
         for ref in sorted(outages):
-            self._track(ref)
+            self._gpu(ref)
         for ref, found in outages.items():
             for outage in found:
                 # A track of its own, because a job may keep a GPU that is out of service.
-                lane = ": held by other jobs" if outage.is_held else ": out of service"
-                name = "another job" if outage.is_held else outage.reason or "out of service"
-                drawn = Slice(
-                    outage.begin, outage.end, name, SERVICE_CATEGORY, {"reason": outage.reason}
+                track = self._gpu(
+                    ref, ": held by other jobs" if outage.is_held else ": out of service"
                 )
-                self._drawing.add_slice(self._track(ref, lane), drawn)
-        self._draw_spans()
-
-    def _track(self, ref: GpuRef, lane: str = "") -> int:
-        return self._drawing.track(ref.node, f"GPU {ref.number}{lane}", rank=ref.number + 1)
-
-    def _draw_spans(self) -> None:
+                name = "another job" if outage.is_held else outage.reason or "out of service"
+                self._slice(
+                    track,
+                    outage,
+                    name=name,
+                    category="service",
+                    arguments={"reason": outage.reason},
+                )
         spans = sorted(list_spans(self._record), key=lambda span: span.begin)
-        arrows = self._draw_arrows(spans)
         busy: dict[tuple[GpuRef, int], float] = {}
         for span in spans:
             arguments = self._arguments_of(span)
@@ -99,12 +92,12 @@ class _Gpus:
                 while busy.get((ref, lane), 0.0) > span.begin:
                     lane += 1
                 busy[ref, lane] = span.end
-                ending = arrows.get((span.job, span.begin, ref), ())
-                drawn = Slice(span.begin, span.end, span.job, GPU_CATEGORY, arguments, ending)
-                self._drawing.add_slice(self._track(ref, f", {lane + 1}" if lane else ""), drawn)
+                track = self._gpu(ref, f", {lane + 1}" if lane else "")
+                self._slice(track, span, name=span.job, category="gpu", arguments=arguments)
+        self._draw_arrows({(span.job, span.begin): span for span in spans})
 
-    def _arguments_of(self, span: Span) -> Mapping[str, Argument]:
-        arguments: dict[str, Argument] = {
+    def _arguments_of(self, span: Span) -> Arguments:
+        arguments: dict[str, object] = {
             "job": span.job,
             "gpus": span.placement.gpus,
             "where": str(span.placement),
@@ -112,14 +105,22 @@ class _Gpus:
         }
         decided = self._decisions.get((span.job, span.generation))
         # A new attempt after a crash is no decision of a plan.
-        return arguments if decided is None else arguments | _reasons_of(decided)
+        if decided is None:
+            return arguments
+        expected = decided.expected
+        arguments |= {
+            "reason": decided.sentence,
+            "cause": decided.cause,
+            "step": decided.step,
+            "for": decided.for_job,
+            "cost_seconds": decided.cost_seconds,
+            "expected_pause_seconds": expected and expected.pause_seconds,
+            "expected_iterations_per_second": expected and expected.iterations_per_second,
+            "expected_remaining_seconds": expected and expected.remaining_seconds,
+        }
+        return {name: value for name, value in arguments.items() if value is not None}
 
-    def _draw_arrows(
-        self, spans: list[Span]
-    ) -> Mapping[tuple[str, float, GpuRef], tuple[int, ...]]:
-        """Begin arrows where a job makes room; return the slices at which they end."""
-        gains: dict[tuple[str, float], Span] = {(span.job, span.begin): span for span in spans}
-        found: dict[tuple[str, float, GpuRef], tuple[int, ...]] = {}
+    def _draw_arrows(self, gains: Mapping[tuple[str, float], Span]) -> None:
         for line in self._record.lines:
             if not isinstance(line, Decided) or line.for_job is None or line.old is None:
                 continue
@@ -131,67 +132,90 @@ class _Gpus:
             refs = gained.placement.refs()
             # Best along one GPU. Placing may shuffle them, and then the first of each side stand for all.
             taken = next((ref for ref in lost if ref in refs), None)
+            begin, end = self._gpu(taken or lost[0]), self._gpu(taken or refs[0])
+            name = f"makes room for {line.for_job}"
+            reasons = {"job": line.job, "reason": line.sentence, "cause": line.cause}
+            # Within the slice that ends here, because Perfetto takes no arrow from its end.
+            at = self._us(line.at) - 1
             self._arrows += 1
-            key = gained.job, gained.begin, taken or refs[0]
-            found[key] = (*found.get(key, ()), self._arrows)
-            self._draw_room_making(line, taken or lost[0])
-        return found
+            arrow = {"name": name, "cat": "room", "id": self._arrows}
+            self._add("i", at, begin, name=name, cat="room", s="t", args=reasons)
+            self._add("s", at, begin, **arrow)
+            self._add("f", at + 1, end, bp="e", **arrow)
 
-    def _draw_room_making(self, line: Decided, ref: GpuRef) -> None:
-        # Perfetto takes no arrow from the end of a slice, so that it begins at a moment within it.
-        self._drawing.add_moment(
-            self._track(ref),
-            line.at,
-            name=f"makes room for {line.for_job}",
-            category=ROOM_CATEGORY,
-            arguments={"job": line.job, "reason": line.sentence, "cause": line.cause},
-            arrows=(self._arrows,),
-        )
+    def draw_phases(self) -> None:
+        for stretch in list_stretches(self._record):
+            decided = self._decisions.get((stretch.job, stretch.generation))
+            arguments: dict[str, object] = {"generation": stretch.generation}
+            if decided is not None:
+                arguments |= {"reason": decided.sentence, "cause": decided.cause}
+            track = self._track(JOBS, stretch.job)
+            name = _STAGES[stretch.stage]
+            self._slice(track, stretch, name=name, category="phase", arguments=arguments)
 
+    def draw_moments(self) -> None:
+        for line in self._record.lines:
+            moment = _moment(line)
+            # Lines from before the begin only give the state at the begin.
+            if moment is None or line.at < self._record.header.since:
+                continue
+            job, name, message = moment
+            # Not on the track of the job, because a moment within a phase would be drawn over it.
+            track = self._track(JOBS, f"{job}: events")
+            args = {"message": message} if message else {}
+            self._add("i", self._us(line.at), track, name=name, s="t", args=args)
 
-def _reasons_of(decided: Decided) -> dict[str, Argument]:
-    arguments: dict[str, Argument] = {
-        "reason": decided.sentence,
-        "cause": decided.cause,
-        "step": decided.step,
-    }
-    if decided.for_job is not None:
-        arguments["for"] = decided.for_job
-    if decided.cost_seconds is not None:
-        arguments["cost_seconds"] = decided.cost_seconds
-    expected = decided.expected
-    if expected is not None:
-        arguments["expected_pause_seconds"] = expected.pause_seconds
-        if expected.iterations_per_second is not None:
-            arguments["expected_iterations_per_second"] = expected.iterations_per_second
-        if expected.remaining_seconds is not None:
-            arguments["expected_remaining_seconds"] = expected.remaining_seconds
-    return arguments
+    def draw_counters(self) -> None:
+        for level in list_levels(self._record):
+            self._count("All", level.at, name="Queue", unit="jobs", value=level.queued)
+            self._count("All", level.at, name="Idle", unit="GPUs", value=level.idle)
+            self._count("All", level.at, name="In service", unit="GPUs", value=level.in_service)
+        unit = "iterations/s"
+        speeds: dict[str, float] = {}
+        for at, job, speed in _iter_speeds(self._record.lines):
+            speeds[job] = speed
+            self._count("All", at, name="All jobs", unit=unit, value=sum(speeds.values()))
+            self._count(JOBS, at, name=job, unit=unit, value=speed)
 
+    def _count(self, group: str, at: float, *, name: str, unit: str, value: float) -> None:
+        """Draw the value of a counter from a moment on."""
+        self._add("C", self._us(at), self._track(group), name=name, args={unit: value})
 
-def _draw_phases(drawing: Drawing, record: Record, *, decisions: Decisions) -> None:
-    for stretch in list_stretches(record):
-        decided = decisions.get((stretch.job, stretch.generation))
-        arguments: dict[str, Argument] = {"generation": stretch.generation}
-        if decided is not None:
-            arguments |= {"reason": decided.sentence, "cause": decided.cause}
-        name = _STAGES[stretch.stage]
-        drawn = Slice(stretch.begin, stretch.end, name, PHASE_CATEGORY, arguments)
-        drawing.add_slice(drawing.track(JOBS, stretch.job), drawn)
+    def _gpu(self, ref: GpuRef, lane: str = "") -> Track:
+        return self._track(ref.node, f"GPU {ref.number}{lane}", rank=ref.number + 1)
 
+    def _track(self, *path: str, rank: int = 0) -> Track:
+        """Return the numbers of a track by group and name; the first call describes it."""
+        track: dict[str, int] = {}
+        for key, kind in ((path[:1], "process"), (path, "thread"))[: len(path)]:
+            is_new = key not in self._numbers
+            number = self._numbers.setdefault(key, len(self._numbers) + 1)
+            track["pid" if kind == "process" else "tid"] = number
+            if is_new:
+                order = {"sort_index": rank or number}
+                self._add("M", 0, track, name=f"{kind}_name", args={"name": key[-1]})
+                self._add("M", 0, track, name=f"{kind}_sort_index", args=order)
+        return track
 
-def _draw_moments(drawing: Drawing, record: Record) -> None:
-    for line in record.lines:
-        moment = _moment(line)
-        # Lines from before the begin only give the state at the begin.
-        if moment is None or line.at < record.header.since:
-            continue
-        job, name, message = moment
-        arguments = {"message": message} if message else {}
-        # Below the job, because a moment within a phase would be drawn over it.
-        drawing.add_moment(
-            drawing.track(JOBS, job, "events"), line.at, name=name, arguments=arguments
-        )
+    def _slice(
+        self,
+        track: Track,
+        drawn: Outage | Span | Stretch,
+        *,
+        name: str,
+        category: str,
+        arguments: Arguments,
+    ) -> None:
+        begin = self._us(drawn.begin)
+        duration = self._us(drawn.end) - begin
+        if duration > 0:
+            self._add("X", begin, track, dur=duration, name=name, cat=category, args=arguments)
+
+    def _us(self, at: float) -> int:
+        return round(max(at, self._record.begin) * 1e6)
+
+    def _add(self, kind: str, at_us: int, track: Track, **more: object) -> None:
+        self.events.append({"ph": kind, "ts": at_us, **track, **more})
 
 
 def _moment(line: Line) -> tuple[str, str, str] | None:
@@ -208,19 +232,6 @@ def _moment(line: Line) -> tuple[str, str, str] | None:
             return line.job, line.outcome, line.message
         case _:
             return None
-
-
-def _draw_counters(drawing: Drawing, record: Record) -> None:
-    for level in list_levels(record):
-        drawing.count(drawing.track("Queue", unit="jobs"), level.at, level.queued)
-        drawing.count(drawing.track("Idle GPUs", unit="GPUs"), level.at, level.idle)
-        drawing.count(drawing.track("GPUs in service", unit="GPUs"), level.at, level.in_service)
-    unit = "iterations/s"
-    speeds: dict[str, float] = {}
-    for at, job, speed in _iter_speeds(record.lines):
-        speeds[job] = speed
-        drawing.count(drawing.track("Speed of all jobs", unit=unit), at, sum(speeds.values()))
-        drawing.count(drawing.track(JOBS, job, "speed", unit=unit), at, speed)
 
 
 def _iter_speeds(lines: tuple[Line, ...]) -> Iterator[tuple[float, str, float]]:

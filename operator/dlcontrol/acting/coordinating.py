@@ -51,7 +51,9 @@ def next_commands(scene: Scene, quarantine: Quarantine | None = None) -> list[Co
     jobs = JobsInScene(scene, quarantine)
     commands: list[Command] = []
     for job, entry in scene.entries.items():
-        if job in quarantine.untouched and not _may_just_go(entry):
+        # A cancelled job without GPUs and pods needs no record before it is deleted.
+        may_just_go = entry.cancelled and not entry.status.has_anything
+        if job in quarantine.untouched and not may_just_go:
             continue
         try:
             commands += _commands_for(jobs, entry)
@@ -64,11 +66,6 @@ def _commands_for(jobs: JobsInScene, entry: Entry) -> list[Command]:
     if _is_at_rest(entry) or is_coming_up(jobs.scene, entry):
         return []
     return list(iter_commands(jobs.case(entry.job.id)))
-
-
-def _may_just_go(entry: Entry) -> bool:
-    """Return True for a cancelled job without GPUs and pods, which needs no record before it is deleted."""
-    return entry.cancelled and not entry.status.has_anything
 
 
 def _is_at_rest(entry: Entry) -> bool:

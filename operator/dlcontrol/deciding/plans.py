@@ -51,7 +51,10 @@ def plan_documents(
     starting = {state.id for state in after.running if state.adjusting}
     return [
         effect_document(
-            _warned(effect) if effect.job in starting and effect.old is not None else effect,
+            # A decision after the first step, from which on a change may lose work, may differ.
+            replace(effect, sentence=f"{effect.sentence}{MAY_KEEP}")
+            if effect.job in starting and effect.old is not None
+            else effect,
             coming.get(effect.job),
             course=courses.get(effect.job),
             now=after.now,
@@ -59,11 +62,6 @@ def plan_documents(
         )
         for effect in effects
     ]
-
-
-def _warned(effect: Effect) -> Effect:
-    """Add that a decision after the first step, from which on a change may lose work, may differ."""
-    return replace(effect, sentence=f"{effect.sentence}{MAY_KEEP}")
 
 
 def effect_document(

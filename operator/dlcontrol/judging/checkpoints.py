@@ -152,13 +152,9 @@ def follow_saving(status: Status, job_pods: Iterable[JobPod], *, now: float) -> 
     states = [
         job_pod.state for job_pod in job_pods if job_pod.state is not None and job_pod.state.change
     ]
-    for state in sorted(states, key=_generation_of_change):
+    for state in sorted(states, key=lambda state: state.change.generation if state.change else 0):
         status = _follow(status, state, now=now)
     return status
-
-
-def _generation_of_change(state: State) -> int:
-    return state.change.generation if state.change is not None else 0
 
 
 def tell_of_saving(

@@ -57,9 +57,8 @@ def follow_progress(
         total = job.training.iterations or 0
         was_at_end = 0 < total <= status.iteration
         lap = _find_lap(status, progress)
-        if _is_first_word(
-            status, progress, start=(start := max(job_pod.start for job_pod in started))
-        ):
+        start = max(job_pod.start for job_pod in started)
+        if start != status.heard and progress.begun and progress.iteration:
             was_at_end = False
             status = _follow_first_word(replace(status, lap=lap), job, progress=progress, now=now)
             status = replace(status, heard=start)
@@ -77,10 +76,6 @@ def follow_progress(
     if all(getattr(status, name) == value for name, value in figures.items()):
         return status
     return replace(status, **figures)  # type: ignore[arg-type]
-
-
-def _is_first_word(status: Status, progress: Progress, *, start: int) -> bool:
-    return start != status.heard and progress.begun and bool(progress.iteration)
 
 
 def _follow_first_word(status: Status, job: Job, *, progress: Progress, now: float) -> Status:

@@ -12,7 +12,6 @@ such as a network policy that cuts it off from all pods. Then their trainings ar
 
 import logging
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 from dlcontrol.situation.job_pods import JobPod
@@ -91,7 +90,10 @@ class Breaker:
             for job_pod in up
             if _is_silent(job_pod) and not scene.entries[job_pod.key.job].is_over
         )
-        return replace(scene, suspected_until=scene.now, unreached=_find_unreached(scene, up))
+        # A new pod on a node without a SideCar that answers might be as silent as the others.
+        answering = {each.key.node for each in up if each.contact.reachable}
+        unreached = frozenset(scene.nodes) - answering
+        return replace(scene, suspected_until=scene.now, unreached=unreached)
 
     def _report(self, silent: int, met: int) -> None:
         if self._is_tripped:
@@ -139,8 +141,3 @@ def _has_answered(scene: Scene, job_pod: JobPod) -> bool:
     """Return True if this controller or an earlier one has had an answer from the SideCar."""
     used = scene.entries[job_pod.key.job].status.used
     return job_pod.state is not None or job_pod.booking.serial in used
-
-
-def _find_unreached(scene: Scene, up: Iterable[JobPod]) -> frozenset[NodeName]:
-    """Return the nodes without a SideCar that answers; a new pod there might be as silent as the others."""
-    return frozenset(scene.nodes) - {each.key.node for each in up if each.contact.reachable}

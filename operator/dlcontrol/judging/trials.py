@@ -75,7 +75,8 @@ def follow_trial(
     asked = find_asked(job, started)
     states = [job_pod.state for job_pod in asked if job_pod.state is not None]
     if any(state.phase is SideCarPhase.RUNNING for state in states):
-        status = _note_triable(status, triable=all(state.trial is not None for state in states))
+        triable = all(state.trial is not None for state in states)
+        status = status if status.triable is triable else replace(status, triable=triable)
     trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
     if not trials or (len(trials) < len(states) and not any(trial.ended for trial in trials)):
         return status, ()
@@ -90,10 +91,6 @@ def follow_trial(
 def _is_at_end(job: Job, states: Iterable[State], *, lapped: int) -> bool:
     iteration = max(state.progress.iteration for state in states)
     return is_at_end(lapped + iteration, job.training.iterations or 0)
-
-
-def _note_triable(status: Status, *, triable: bool) -> Status:
-    return status if status.triable is triable else replace(status, triable=triable)
 
 
 def _outcome(state: State, status: Status) -> Trial | None:

@@ -1,10 +1,13 @@
-"""The check that a step gives a job real GPUs that the job can run on."""
+"""Checks that a step gives a job real GPUs that it can run on, within its namespace's limit, with room for its pods."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dlcore.checking.laws import Breach, Law
-from dlcore.model import Cluster, GpuRef, JobId, JobState, Placement
-from dlcore.planning import Move, Reshape, Start
+from dlcore.model import Cluster, GpuRef, JobId, JobState, NodeName, Placement, Snapshot
+from dlcore.placement.amounts import Amounts, lacking, total
+from dlcore.placement.limits import namespace_of
+from dlcore.placement.needs import Needs
+from dlcore.planning import Move, Reshape, Start, Step, Stop, Wait
 
 
 def find_unreal(
@@ -83,3 +86,65 @@ def _find_wrong_place(
     if state.bound_to and not set(whole.nodes) <= set(state.bound_to):
         message = "leaves the node that alone has its checkpoint"
         yield Breach(Law.CHECKPOINT_IN_REACH, job, message)
+
+
+def find_excess(steps: Sequence[Step], snapshot: Snapshot) -> Iterator[Breach]:
+    """Find jobs that get more GPUs in a namespace that exceeds its limit after the plan."""
+    limits = snapshot.limits
+    before = {
+        state.id: max(state.gang, state.placement.gpus) if state.placement is not None else 0
+        for state in snapshot.running
+    }
+    after = dict(before)
+    for step in steps:
+        if isinstance(step, Stop):
+            after.pop(step.job, None)
+        elif not isinstance(step, Wait):
+            whole = step.placement if isinstance(step, Start) else step.new
+            after[step.job] = max(whole.gpus, step.gang)
+    # Count all jobs of a namespace, including the jobs that the plan does not change.
+    totals: dict[str, int] = {}
+    for job, gpus in after.items():
+        namespace = namespace_of(job)
+        totals[namespace] = totals.get(namespace, 0) + gpus
+    for job, gpus in after.items():
+        namespace = namespace_of(job)
+        limit, has = limits.gpus_of(namespace), totals[namespace]
+        if limit is not None and has > limit and gpus > before.get(job, 0):
+            which = f"namespace {namespace or '(none)'} may have {limit}"
+            message = f"gets more GPUs, but {which} and has {has}"
+            yield Breach(Law.NAMESPACE_LIMIT, job, message)
+
+
+class NewPods:
+    """
+    The requests of new pods, by their node.
+
+    Pods keep their requests until they end, so only ``free`` can be given.
+    """
+
+    __slots__ = ("_asked", "_free")
+
+    def __init__(self, free: Mapping[NodeName, Amounts]) -> None:
+        self._free = free
+        self._asked: dict[NodeName, list[Needs]] = {}
+
+    def add(self, state: JobState, whole: Placement) -> list[Breach]:
+        """Count the new pods of a job, and return why nodes cannot take them."""
+        needs = state.needs
+        if needs is None:
+            return []
+        new = [node for node in whole.nodes if not state.has_pod_on(node)]
+        return [breach for node in new for breach in self._add(state, needs, node=node)]
+
+    def _add(self, state: JobState, needs: Needs, *, node: NodeName) -> Iterator[Breach]:
+        if needs.nodes is not None and node not in needs.nodes:
+            message = f"gets a pod on {node}, which does not take its pods"
+            yield Breach(Law.ROOM_FOR_PODS, state.id, message)
+        there = self._asked.setdefault(node, [])
+        there.append(needs)
+        free = self._free.get(node)
+        asked = total(dict(each.amounts) for each in there)
+        if free is not None and (short := lacking(asked, free)):
+            message = f"gets a pod on {node}, which has too little {' and '.join(short)} for it"
+            yield Breach(Law.ROOM_FOR_PODS, state.id, message)

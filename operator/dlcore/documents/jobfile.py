@@ -211,7 +211,9 @@ def _rendered_spec(job: Job) -> Fields:
         framework=job.framework.value,
         processes=None if job.processes == default_processes(spec) else job.processes,
         training=TRAINING.write(training),
-        profile=_rendered_type(job.type),
+        profile={}
+        if job.type.is_of_one_job
+        else without_none(model=job.type.model, dataset=job.type.dataset),
         progress=progress if {"log", "file", "http"} & progress.keys() else None,
         checkpoint=CHECKPOINT.write(job.checkpoint),
         environment=_rendered_environment(job),
@@ -234,10 +236,6 @@ def _rendered_environment(job: Job) -> Fields:
         given["container"] = CONTAINER.write(job.container)
     # An empty list means no variables but the necessary ones.
     return given if job.variables is None else {**given, "variables": list(job.variables)}
-
-
-def _rendered_type(kind: JobType) -> Fields:
-    return {} if kind.is_of_one_job else without_none(model=kind.model, dataset=kind.dataset)
 
 
 def _rendered_gpus(job: Job) -> Fields:

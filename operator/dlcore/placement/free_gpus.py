@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dlcore.model import Cluster, JobState, NodeName, Placement
+from dlcore.model import Cluster, GpuDemand, JobState, NodeName, Placement
 from dlcore.placement.counting import has_whole_nodes, name_type
-from dlcore.placement.gaps import Gaps
+from dlcore.placement.gaps import Gaps, Takers
 from dlcore.placement.largest import acceptable_types
 from dlcore.placement.needs import Needs
 from dlcore.placement.pod_room import PodRoom
-from dlcore.placement.spreading import spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +198,62 @@ def grow(
         return {whole: gpus}
     further = room.spread(state, missing, (gpu_type,), beside=nodes)
     return {**nodes, **further} if further is not None else None
+
+
+def spread(
+    gaps: Gaps,
+    demand: GpuDemand,
+    *,
+    gpus: int,
+    kinds: tuple[str, ...],
+    takers: Takers,
+    beside: Mapping[NodeName, int],
+) -> dict[NodeName, int] | None:
+    """
+    Find ``gpus`` GPUs on the fewest nodes, in addition to those that the job has already.
+
+    The fullest gaps are taken first, which needs the fewest nodes; the last is a best fit.
+    """
+    largest = max(gaps.cluster.largest_node.get(kind, 0) for kind in kinds)
+    falling = gaps.iterate(kinds, range(largest, 0, -1), takers=takers, but=beside)
+    if demand.whole_nodes:
+        return _take_whole(falling, gaps.cluster, demand=demand, gpus=gpus, beside=beside)
+    chosen: dict[NodeName, int] = {}
+    left = gpus
+    for node, count in falling:
+        if left <= count:
+            break
+        chosen[node] = count
+        left -= count
+    beyond = {**beside, **chosen}
+    rising = gaps.iterate(kinds, range(left, largest + 1), takers=takers, but=beyond)
+    last = next(rising, None)
+    if last is None:
+        return None
+    chosen[last[0]] = left
+    limit = demand.max_nodes
+    if limit is not None and len(beside) + len(chosen) > limit:
+        return None
+    return chosen
+
+
+def _take_whole(
+    falling: Iterable[tuple[NodeName, int]],
+    cluster: Cluster,
+    *,
+    demand: GpuDemand,
+    gpus: int,
+    beside: Mapping[NodeName, int],
+) -> dict[NodeName, int] | None:
+    """Find the same for a job that must have every GPU of each of several nodes."""
+    if not has_whole_nodes(beside, cluster):
+        return None
+    chosen: dict[NodeName, int] = {}
+    for node, count in falling:
+        is_wide = demand.max_nodes is not None and len(beside) + len(chosen) == demand.max_nodes
+        if gpus == 0 or is_wide:
+            break
+        if count <= gpus and count == len(cluster.usable[node]):
+            chosen[node] = count
+            gpus -= count
+    return chosen if gpus == 0 else None

@@ -20,8 +20,7 @@ from dlcore.options import read as read_option
 from dlcore.options import rules_of
 from dlcore.policies.baselines.fifo import Fifo
 from dlcore.policies.baselines.max_min import MaxMin
-from dlcore.policies.baselines.srsf import Srsf
-from dlcore.policies.baselines.srtf import Srtf
+from dlcore.policies.baselines.srtf import Srsf, Srtf
 from dlcore.policies.foresight import Foresight
 from dlcore.policies.papers.adaptive import Adaptive
 from dlcore.policies.papers.afs.afs_l import AfsL

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from dlkube.documents import Json
-from dlkube.names import ENDING
 
 TAINTS: Final = (
-    ENDING,
+    "dljob.io/ending",
     "ToBeDeletedByClusterAutoscaler",
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",

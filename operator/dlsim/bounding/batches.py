@@ -39,7 +39,11 @@ def find_progress(traced: TracedJob, shape: Shape, *, truth: Predictor) -> float
     noise = traced.noise
 
     def progress_with(batch: int) -> float:
-        worth = 1.0 if noise is None else _highest_worth(noise, batch, own=own)
+        worth = (
+            1.0
+            if noise is None
+            else max(noise.worth(batch, own=own, progress=begin) for begin in noise.begins)
+        )
         return truth.speed_with(job, shape, batch_size=batch) * worth
 
     return max(unchanged, _find_most(progress_with, sorted(_edges(job, truth))))

@@ -6,7 +6,6 @@ keeps nothing of it, because a replay of a hundred thousand decisions would need
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from dlcore.explaining import sentences
@@ -186,12 +185,9 @@ class Recorder:
                 policy=policy,
                 title=title,
             ),
-            self._iter_lasting(until),
+            # Without the phases that would have come after the last event.
+            (line for line in self.lines if line.at <= until),
         )
-
-    def _iter_lasting(self, until: float) -> Iterable[Line]:
-        """Leave out the phases that would have come after the last event."""
-        return (line for line in self.lines if line.at <= until)
 
 
 def _outcome(step: Step) -> Placement | None:

@@ -35,10 +35,6 @@ def _has_gpu_request(container: Fields) -> bool:
     )
 
 
-def _sets_gpu_variable(container: Fields) -> bool:
-    return any(variable["name"] in GPU_VARIABLES for variable in container.get("env", ()))
-
-
 CONTAINER_RULES: Final = (
     Rule(
         name="gpus-are-not-requested",
@@ -61,7 +57,9 @@ CONTAINER_RULES: Final = (
         at="env",
         message=f"sets one of {listed(GPU_VARIABLES, 'and')}, which DLJob sets at each start",
         remedy="remove it",
-        holds=lambda container: not _sets_gpu_variable(container),
+        holds=lambda container: (
+            not any(variable["name"] in GPU_VARIABLES for variable in container.get("env", ()))
+        ),
         cel=f"!has(self.env) || !self.env.exists(e, e.name in {list(GPU_VARIABLES)})",
     ),
 )

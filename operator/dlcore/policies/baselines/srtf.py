@@ -1,4 +1,4 @@
-"""Shortest remaining time first."""
+"""Shortest remaining time first, and shortest remaining service first."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,3 +28,22 @@ class Srtf:
 
     def allocate(self, view: View) -> Decision:
         return ordering.preempt(view, ranking.rank(view, by_service=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Srsf:
+    """
+    At every decision the jobs that need the fewest GPU-seconds yet have the GPUs they request.
+
+    Like SRTF, but a job counts for as many as it has GPUs (Tiresias, section 3.2): the order is
+    that of remaining time x GPUs, ties by arrival.
+    """
+
+    name: ClassVar[str] = "srsf"
+    paper: ClassVar[str] = "Tiresias (NSDI '19) 3.2"
+    needs: ClassVar[str] = "speeds, iterations"
+    assumes: ClassVar[Assumes] = BY_RANK
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        return ordering.preempt(view, ranking.rank(view, by_service=True))

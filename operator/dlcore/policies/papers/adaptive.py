@@ -219,7 +219,9 @@ def _rank_gainers(ledger: Ledger) -> list[Holding]:
     longest = max(holdings, key=lambda h: (h.remaining, -h.state.order), default=None)
     gains: list[tuple[float, int, Holding]] = []
     for holding in holdings:
-        if holding.state.adjusting or _is_changed(holding):
+        # A running job with a cause is to be changed already: a victim, or one that gained.
+        is_changed = holding.cause is not None and holding.state.placement is not None
+        if holding.state.adjusting or is_changed:
             continue
         better = _find_better(ledger, holding)
         if better is not None:
@@ -236,11 +238,6 @@ def _improve(ledger: Ledger, holding: Holding) -> bool:
     fewer = sum(better.nodes.values()) < holding.gpus
     ledger.change(holding, better.nodes, cause=_FASTER_WITH_FEWER if fewer else _FASTER_WITH_MORE)
     return True
-
-
-def _is_changed(holding: Holding) -> bool:
-    """Return whether a running job is to be changed already: a victim, or one that gained."""
-    return holding.cause is not None and holding.state.placement is not None
 
 
 class _Better(NamedTuple):

@@ -15,7 +15,6 @@ from dlctl.inputs.options import SINCE, STORE, with_place
 from dlctl.output.messages import say
 from dlctl.verbs.server.profiles import open_profiles
 from dlsim.results import writing
-from dlstore.store import Store
 
 FORMATS = [each.value for each in Format]
 
@@ -58,16 +57,7 @@ def command(
         write_file(path, record, form=Format(form) if form else None)
         say(f"Wrote what happened ({len(record.lines):,} lines) to {path}.")
     else:
-        _write_out(record, Format(form or output))
-
-
-def _write_out(record: Record, form: Format) -> None:
-    if form is Format.PERFETTO and sys.stdout.isatty():
-        raise click.UsageError(
-            "a trace is not text for a terminal; name a file (-o FILE.pftrace), or redirect the"
-            " output"
-        )
-    sys.stdout.buffer.write(render(record, form))
+        sys.stdout.buffer.write(render(record, Format(form or output)))
 
 
 def read_record(place: Place, since: float, *, store: str | None) -> Record:
@@ -81,11 +71,7 @@ def read_record(place: Place, since: float, *, store: str | None) -> Record:
 def read_store(address: str, since: float) -> Record:
     """Compose a record from a store without its controller."""
     with open_profiles(address, None) as store:
-        return _compose(store, since)
-
-
-def _compose(store: Store, since: float) -> Record:
-    kept = store.rows()
-    latest = max((row.at for row in kept), default=since)
-    header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
-    return compose(kept, (), header=header)
+        kept = store.rows()
+        latest = max((row.at for row in kept), default=since)
+        header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
+        return compose(kept, (), header=header)

@@ -12,7 +12,7 @@ from dlcore.model import JobState
 from dlcore.options import check
 from dlcore.policies.common import ordering, ranking
 from dlcore.policies.papers.afs import places
-from dlcore.policies.papers.afs.sharing import Contender, Draw, Sharing, Terms, measure_length
+from dlcore.policies.papers.afs.sharing import Draw, Sharing, Terms, measure_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,9 @@ class AfsL:
 
     def _make_terms(self, view: View) -> Terms:
         precedence = measure_length if self.by_length else Draw(view.seed)
-        return Terms(precedence) if self.by_efficiency else Terms(precedence, saturation=_ignore)
-
-
-def _ignore(_: Contender) -> float:
-    return 0.0
+        return (
+            Terms(precedence) if self.by_efficiency else Terms(precedence, saturation=lambda _: 0.0)
+        )
 
 
 def _rank_by_arrival(view: View) -> ordering.Line:
