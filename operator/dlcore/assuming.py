@@ -155,7 +155,7 @@ class Assumptions:
             yield Knowledge.EPOCH, "how long its epochs are is unknown"
 
     def _describe_unknown(self, state: JobState) -> str:
-        """Return the clause for a job of unknown speed: whatever its iterations are, their time is unknown."""
+        """Return the clause for a job of unknown speed, so that the time of its iterations is unknown too."""
         had, total = state.service_at(self._snapshot.now), state.iterations_total
         clause = "no speed of it is known" + (" but the present one" if _shows_speed(state) else "")
         if had > 0.0:

@@ -50,7 +50,7 @@ class View:
     one after the other may leave the rest for the next time, which is at once; see
     ``is_partial``."""
     beside: tuple[JobState, ...] = ()
-    """The running jobs that are not asked about, because they keep their GPUs whatever is decided."""
+    """The running jobs that are not asked about, because they keep their GPUs in any case."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.status import ConditionType
 from dlcore import policies
-from dlcore.assuming import USUAL_CURVE
 from dlcore.model import (
     Cause,
     CauseCode,
@@ -209,7 +208,9 @@ def test_what_is_assumed_is_a_condition_until_nothing_is_missing_any_more():
     lacks = after(step, cast("a"))
     told = lacks.condition(ConditionType.INFORMED)
     assert (told.status, told.reason) == (False, "Assumed")
-    assert told.message == f"no speed of it is known; foresight {USUAL_CURVE}"
+    assert told.message.startswith(
+        "no speed of it is known, nor how long its 1,000 iterations take; foresight"
+    )
     known = (make_profile(dict.fromkeys(range(1, 9), 1.0)),)
     informed = after(step, cast("a", conditions=lacks.conditions), profiles=known)
     told = informed.condition(ConditionType.INFORMED)

@@ -72,7 +72,7 @@ class Run:
     is_saving: bool = False
     """True while it stands still for the trial of its checkpoint."""
     forecasts: int = 0
-    """Raised whenever its end is foreseen anew; ends of older forecasts are void."""
+    """Raised by each new forecast of its end; ends of older forecasts are void."""
     efficiency: float = 0.0
     training_on: int = 0
     """The number of GPUs of its latest start."""

@@ -173,10 +173,10 @@ class Training:
             return
         left = run.needed - run.state.iterations_done
         done_at = now + max(0.0, left) / speed
-        event = partial(self._complete, run, run.stamp, run.forecasts)
+        event = partial(self._complete, run, run.stamp, forecast=run.forecasts)
         self._kernel.at(done_at, Order.COMPLETION, event=event)
 
-    def _complete(self, run: Run, stamp: int, forecast: int) -> None:
+    def _complete(self, run: Run, stamp: int, *, forecast: int) -> None:
         if run.forecasts == forecast:
             self._ends.complete(run, stamp)
 

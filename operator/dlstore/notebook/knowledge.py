@@ -65,7 +65,7 @@ class Knowledge:
             self._set(profile.type, profile)
 
     def forget(self, kind: JobType) -> None:
-        """Forget a type that is not in the store, except what changes cost, for what they usually do."""
+        """Forget a type that is not in the store, except the costs of its changes, from which the usual ones follow."""
         known = self._profiles.pop(kind, None)
         if known is None:
             return

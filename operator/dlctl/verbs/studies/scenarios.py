@@ -219,7 +219,7 @@ KNOWLEDGE: Options = (
         default="all",
         show_default=True,
         help="Which speeds policies know: all; what Coach's mini-epochs show of each type of job, for which "
-        "every job pays before it trains; or none but what they learn, with the costs, as controllers do.",
+        "every job pays before it trains; or only those that they learn, with the costs, as controllers do.",
     ),
     click.option(
         "--predictor",

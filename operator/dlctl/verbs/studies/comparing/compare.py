@@ -135,7 +135,7 @@ class Display:
     type=click.Choice(["all", NONE, "both"]),
     default="all",
     show_default=True,
-    help="Which speeds and costs policies know: all, or none but what they learn, as for `dljob simulate`.",
+    help="Which speeds and costs policies know: all, or only those that they learn, as for `dljob simulate`.",
 )
 @click.option("--bound", is_flag=True, help="Compare with the lower bound as well.")
 @click.option(
