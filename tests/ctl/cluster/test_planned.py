@@ -75,7 +75,9 @@ def plan(newcomers, jobs=(), *, nodes=(NODE,), granted=None, operator=None):
 
 def test_a_job_starts_on_free_gpus_of_the_pool():
     other = make_node("n0", labels={"dljob.io/gpu-count": "8"})
-    [effect] = plan([job("new")], [running("old", 0, 1)], nodes=(other, NODE))
+    alike = {"profile": {"model": "bert"}}
+    jobs = [running("old", 0, 1, **alike)]
+    [effect] = plan([job("new", **alike)], jobs, nodes=(other, NODE))
     assert (effect["job"], effect["submitted"], effect["step"]) == ("ns/new", True, "start")
     assert effect["new"] == {"gpus": 2, "nodes": [{"name": "n1", "gpuIds": [2, 3]}]}
     # A job of the same type trains at five iterations a second.
