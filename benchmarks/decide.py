@@ -3,7 +3,8 @@ How long one decision takes: a whole cycle, from a snapshot to a checked plan.
 
 Each repetition gets a snapshot of its own, from its own seed: jobs of measured types on a cluster
 of one type of GPU (or several, as in ``--gpu-types V100,P100``) in nodes of eight, 10 % of the jobs
-pending (or ``--arrivals N`` of them), 5 % of the GPUs idle. Several sizes, as in ``--jobs 100,1000,10000``, also give the exponent with which
+pending (or ``--arrivals N`` of them), 5 % of the GPUs idle. ``--unmeasured`` gives a share of the jobs types
+of their own, of which no speed is known. Several sizes, as in ``--jobs 100,1000,10000``, also give the exponent with which
 the time grows.
 
 ``processor_ms`` is the time that the process was on a processor, which other work on the machine
@@ -20,6 +21,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +78,13 @@ LIMITED_BY_OPTIONS = ("ones", "sia")
 
 
 def build_snapshot(
-    *, jobs: int, gpus: int, pending: int, seed: int, gpu_types: Sequence[str] = GPU_TYPES
+    *,
+    jobs: int,
+    gpus: int,
+    pending: int,
+    seed: int,
+    gpu_types: Sequence[str] = GPU_TYPES,
+    unmeasured: float = 0.0,
 ) -> Snapshot:
     """
     Make up a busy cluster. Nothing is shared with the snapshot of another seed.
@@ -101,6 +109,8 @@ def build_snapshot(
         )
         for order in range(jobs)
     ]
+    for order in rng.sample(range(jobs), round(unmeasured * jobs)):
+        states[order] = _forget(states[order])
     return Snapshot(
         now=10_000.0,
         cluster=Cluster(nodes),
@@ -198,6 +208,13 @@ def _make_state(
     )
 
 
+def _forget(state: JobState) -> JobState:
+    """Make a job of a type of its own, of which no speed is known; it has had its GPUs for an hour."""
+    job = replace(state.job, type=JobType.of_one_job(state.id))
+    gpus = state.placement.gpus if state.placement is not None else 0
+    return replace(state, job=job, service=3600.0 * gpus)
+
+
 def measure(
     *,
     jobs: int,
@@ -206,6 +223,7 @@ def measure(
     arrivals: int | None,
     runs: int,
     gpu_types: Sequence[str] = GPU_TYPES,
+    unmeasured: float = 0.0,
 ) -> dict[str, Any]:
     """Time ``runs`` decisions on as many snapshots."""
     pending = round(jobs * PENDING_SHARE) if arrivals is None else arrivals
@@ -220,7 +238,12 @@ def measure(
     steps: Counter[str] = Counter()
     for seed in range(runs):
         snapshot = build_snapshot(
-            jobs=jobs, gpus=gpus, pending=pending, seed=seed, gpu_types=gpu_types
+            jobs=jobs,
+            gpus=gpus,
+            pending=pending,
+            seed=seed,
+            gpu_types=gpu_types,
+            unmeasured=unmeasured,
         )
         gc.collect()
         began, worked = time.perf_counter(), time.process_time()
@@ -235,6 +258,7 @@ def measure(
         "gpus": gpus,
         "gpu_types": ",".join(gpu_types),
         "pending": pending,
+        "unmeasured": unmeasured,
         "considered": min(considered),
         "runs": runs,
         "steps_per_plan": {kind: round(count / runs, 1) for kind, count in sorted(steps.items())},
@@ -286,6 +310,7 @@ def print_all(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.option("--policy", "names", multiple=True, default=("foresight",), show_default=True)
 @click.option("--all-policies", is_flag=True, help="Every policy, at the sizes of the promise.")
 @click.option("--arrivals", type=click.IntRange(min=1), help="Pending jobs; default: 10 %.")
+@click.option("--unmeasured", type=click.FloatRange(0.0, 1.0), default=0.0, help="Share of jobs.")
 @click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the medians into this file.")
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
@@ -297,6 +322,7 @@ def main(  # noqa: PLR0913 - an argument for each option
     names: tuple[str, ...],
     all_policies: bool,
     arrivals: int | None,
+    unmeasured: float,
     runs: int,
     plot: Path | None,
     form: str,
@@ -325,6 +351,7 @@ def main(  # noqa: PLR0913 - an argument for each option
                 arrivals=arrivals,
                 runs=runs,
                 gpu_types=gpu_types.split(","),
+                unmeasured=unmeasured,
             )
             for n, m in zip(sizes, widths, strict=True)
         ]

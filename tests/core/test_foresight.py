@@ -13,7 +13,7 @@ from dlcore.contract import Decision, View
 from dlcore.model import Cluster, JobId, JobState, Snapshot
 from dlcore.planning import Start, Step, Stop, Wait
 from dlcore.policies.foresight import Foresight
-from dlcore.policies.foresight.bids import MOST_SAMPLES, OVERDUE_SHARE, Bid, Bidders
+from dlcore.policies.foresight.bids import FEWEST_SAMPLES, MOST_SAMPLES, OVERDUE_SHARE, Bid, Bidders
 from dlcore.policies.foresight.lengths import Experience
 from dlcore.policies.foresight.memory import FORM, Memory, State
 from dlcore.policies.foresight.policy import _find_bidders, _kept
@@ -263,8 +263,9 @@ def test_a_job_that_did_all_it_needed_is_supposed_to_need_a_little_more():
 def test_a_job_of_unknown_length_has_as_many_lengths_as_there_is_time_to_price():
     (few,) = collect(make_snapshot(CLUSTER, LONG))
     assert len(few.lefts) == MOST_SAMPLES
-    many = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(1200)]
-    assert len(collect(make_snapshot(CLUSTER, *many))[0].lefts) == 3
+    for jobs, lengths in ((500, 4), (1200, FEWEST_SAMPLES)):
+        many = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(jobs)]
+        assert len(collect(make_snapshot(CLUSTER, *many))[0].lefts) == lengths
 
 
 def show(cluster: Cluster, *states: JobState) -> View:

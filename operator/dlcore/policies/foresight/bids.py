@@ -27,8 +27,11 @@ OVERDUE_SHARE = 0.1
 MOST_SAMPLES = 8
 """The number of lengths for which a job of unknown length is priced."""
 
-MOST_SAMPLED = 4000
-"""With more jobs the number of lengths is smaller, so that jobs x lengths stay below this."""
+FEWEST_SAMPLES = 2
+"""With a single length, jobs of which the same is known would be served as if their order were known."""
+
+MOST_SAMPLED = 2000
+"""With more jobs the number of lengths is smaller, so that jobs x lengths stay near this."""
 
 LEAST_LEFT = 1e-9
 """Lower bound of the remaining work, because prices are divided by it."""
@@ -225,7 +228,7 @@ class _Terms:
     def __init__(self, view: View, experience: Experience) -> None:
         self.view = view
         jobs = len(view.running) + len(view.pending)
-        self._samples = max(1, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
+        self._samples = max(FEWEST_SAMPLES, min(MOST_SAMPLES, MOST_SAMPLED // max(1, jobs)))
         self._experience = experience
         # Costs depend on more than profiles and cluster, and take few distinct values.
         self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
