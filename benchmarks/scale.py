@@ -1,5 +1,5 @@
 """
-The cost of an operator where very many jobs run: its memory, its cycles, its polls, and a take-over.
+The cost of an operator where very many jobs run: its memory, its cycles, its polls, its writes, and a take-over.
 
 A real API server with invented nodes and pods, and the operator as a process of its own. Every job
 runs and trains: its status has the record of a former operator, and a played SideCar answers for its
@@ -20,6 +20,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ from dloperator.jobs.entries import Circumstances, status_document
 from dloperator.podspecs import building
 from dloperator.podspecs.building import SIDECAR_PORT
 from dloperator.podspecs.podsettings import PodSettings
+from tests.servers.audits import read_events
 from tests.servers.binaries import find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.nodes import SINCE, make_node
@@ -58,6 +60,13 @@ LOOK_S = 0.1
 SETTLE_S = 20.0
 """After the first look at everything, what comes only once has time to end."""
 ITERATIONS = 10**9
+WRITES = {
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete"]},
+        {"level": "None"},
+    ],
+}
 READABLE = "--storage-media-type=application/json"
 """So that nodes and pods, too, can be written into etcd by others than the API server."""
 
@@ -113,7 +122,9 @@ def _growth(sizes: Sequence[int], rows: Sequence[Json]) -> Json:
 
 def _measure_one(jobs: int, seconds: float) -> Json:
     with tempfile.TemporaryDirectory(prefix="dljob-scale-") as folder:
-        wishes = Wishes(controllers=False, scheduler=None, api_server=[READABLE])
+        wishes = Wishes(
+            controllers=False, scheduler=None, api_server=[READABLE], audit_policy=WRITES
+        )
         programs = find_all(*PROGRAMS)
         with ControlPlane(Path(folder) / "plane", wishes, programs=programs) as plane:
             return asyncio.run(_measure(plane, Path(folder), jobs, seconds))
@@ -133,7 +144,14 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float)
             say("lets it come to rest, and measures")
             await asyncio.sleep(SETTLE_S)
             _insist_that_jobs_are_well(plane)
+            before = _count_writes(plane)
             measured = await first.measure(seconds)
+            after = _count_writes(plane)
+            measured["writes_an_hour"] = {
+                kind: round((count - before[kind]) * 3600.0 / seconds)
+                for kind, count in after.items()
+                if count > before[kind]
+            }
             say("measures a take-over …")
             second = await Operator.start(guard, plane, folder / "second")
             await second.wait_for_word("waits to lead")
@@ -144,6 +162,16 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, seconds: float)
     nodes = jobs // JOBS_A_NODE
     machine = describe_machine()
     return {"jobs": jobs, "nodes": nodes, "met_s": met_s, **measured, **taken, "machine": machine}
+
+
+def _count_writes(plane: ControlPlane) -> Counter[str]:
+    """Return how often each kind of object was written, by all but the API server itself."""
+    return Counter(
+        "/".join(filter(None, (what.get("resource", ""), what.get("subresource", ""))))
+        for event in read_events(plane.audit_log)
+        if event["user"]["username"] != "system:apiserver"
+        for what in [event.get("objectRef", {})]
+    )
 
 
 def _insist_that_jobs_are_well(plane: ControlPlane) -> None:
