@@ -31,8 +31,11 @@ from dlsim.engine.settings import Setting
 from dlsim.engine.world import World
 
 POLICIES = ("foresight", "max-min", "tiresias", "afs-l")
-ORACLES = ("foresight", "max-min", "srsf-e")
-"""The policies of which the best, with everything known, is the standard."""
+ORACLES = ("foresight", "max-min", "srsf")
+"""
+The policies of which the best, with everything known, is the standard. ``srsf-e`` is none of them, because it
+changes GPUs at each decision: where starts take longer than the time between two decisions, its jobs never train.
+"""
 
 PERIOD_S = 15.0
 """How often controllers decide at least."""
