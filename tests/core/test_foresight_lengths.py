@@ -101,7 +101,9 @@ def test_a_change_is_expected_to_last_as_long_as_the_last_one_did():
     small, large = (make_state("job", holds={"n1": range(gpus)}) for gpus in (1, 2))
     first = remember(Memory(0.0), small, now=0.0)
     assert expect_tenure(first.tenures[JobId("job")], first.usual_tenure, now=9.0) == math.inf
-    second = remember(first, large, now=400.0)
+    starting = remember(first, large, now=10.0)
+    assert starting.usual_tenure == 0.0
+    second = remember(remember(first, small, now=100.0), large, now=400.0)
     assert second.usual_tenure == 400.0
     known = second.tenures[JobId("job")]
     assert expect_tenure(known, 400.0, now=401.0) == pytest.approx(20.0)

@@ -51,12 +51,11 @@ def test_the_error_of_a_read_reaches_its_viewer():
 
 
 def test_a_page_whose_threads_all_wait_is_not_healthy(monkeypatch):
-    monkeypatch.setattr(portal, "HEALTHY_S", 0.01)
-
     async def story() -> list[int]:
         loop, gate = asyncio.get_running_loop(), threading.Event()
         found = [(await portal.tell_health(None)).status]  # type: ignore[arg-type]
         waiting = [loop.run_in_executor(None, gate.wait, 60.0) for _ in range(64)]
+        monkeypatch.setattr(portal, "HEALTHY_S", 0.01)
         found.append((await portal.tell_health(None)).status)  # type: ignore[arg-type]
         gate.set()
         await asyncio.gather(*waiting)

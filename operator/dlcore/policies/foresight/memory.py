@@ -34,6 +34,7 @@ class Tenure(NamedTuple):
 
     shape: Shape
     since: float
+    has_trained: bool = False
 
 
 class Memory(NamedTuple):
@@ -82,7 +83,9 @@ def _write(memory: Memory) -> dict[str, Any]:
         "progress": {job: tuple(each) for job, each in memory.progress.items()},
         "lengths": dict(memory.lengths),
         "spans": dict(memory.spans),
-        "tenures": {job: (*each.shape, each.since) for job, each in memory.tenures.items()},
+        "tenures": {
+            job: (*each.shape, each.since, each.has_trained) for job, each in memory.tenures.items()
+        },
         "usual_tenure": memory.usual_tenure,
     }
 
@@ -95,8 +98,10 @@ def _read(plain: Mapping[str, Any]) -> Memory:
         {JobId(job): float(length) for job, length in plain["lengths"].items()},
         {JobId(job): float(span) for job, span in plain["spans"].items()},
         {
-            JobId(job): Tenure(_read_shape(gpus, nodes, gpu_type=gpu_type), float(since))
-            for job, (gpus, nodes, gpu_type, since) in plain["tenures"].items()
+            JobId(job): Tenure(
+                _read_shape(gpus, nodes, gpu_type=gpu_type), float(since), bool(has_trained)
+            )
+            for job, (gpus, nodes, gpu_type, since, has_trained) in plain["tenures"].items()
         },
         float(plain["usual_tenure"]),
     )

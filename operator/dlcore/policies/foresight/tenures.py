@@ -33,13 +33,18 @@ def remember_tenures(memory: Memory, view: View) -> tuple[Mapping[JobId, Tenure]
     for state in (*view.running, *view.beside):
         assert state.placement is not None
         known, shape = memory.tenures.get(state.id), state.placement.shape
-        is_same = known is not None and known.shape == shape
-        tenures[state.id] = known if known and is_same else Tenure(shape, view.now)
+        if known is None or known.shape != shape:
+            known = Tenure(shape, view.now)
+        elif not known.has_trained and not state.adjusting:
+            known = known._replace(has_trained=True)
+        tenures[state.id] = known
     usual = memory.usual_tenure
     # The end of a job is no change: each bid has its own, and that of one job says nothing about others.
     stopped = view.pending.select([job for job in memory.tenures if job not in tenures])
     for job, known in memory.tenures.items():
-        if tenures.get(job) is not known and (job in tenures or job in stopped):
+        is_over = job in stopped or (job in tenures and tenures[job].since != known.since)
+        # A job that is changed while it still starts was given its GPUs too early, not for too long.
+        if is_over and known.has_trained:
             lasted = max(SHORTEST_S, view.now - known.since)
             usual = usual ** (1.0 - NOVELTY) * lasted**NOVELTY if usual > 0.0 else lasted
     return tenures, usual
