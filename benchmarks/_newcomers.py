@@ -1,4 +1,4 @@
-"""Jobs that nobody has measured, each of a type of its own: drawn for benchmarks of deciding in ignorance."""
+"""Unmeasured jobs, each of a type of its own: drawn for benchmarks of deciding in ignorance."""
 
 import math
 import random
@@ -44,7 +44,7 @@ class Stream:
 
 
 def draw(stream: Stream, seed: int) -> Workload:
-    """Draw a stream; its jobs are the same for each policy and whatever is known of them."""
+    """Draw a stream; its jobs are the same for each policy, known or not."""
     chance = random.Random(f"{seed}/newcomers")
     cluster, curves = Cluster(NODES), load_standard_curves()
     predictor = Predictor(

@@ -1,5 +1,5 @@
 """
-How well policies decide about jobs that nobody has measured, beside the same jobs when all is known.
+How well policies decide about unmeasured jobs, beside the same jobs when all is known.
 
 Each job is of a type of its own: speeds, lengths and costs are learnt in the course of the run, by the
 code that controllers learn with (``dljob simulate --known none``). A row for each policy:

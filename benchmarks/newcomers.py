@@ -1,5 +1,5 @@
 """
-How well policies decide about jobs that nobody has measured, with real processes.
+How well policies decide about unmeasured jobs, with real processes.
 
 In each draw seven new trainings, each of a type of its own, come within two minutes to a ``dljob up`` with four virtual
 GPUs and no profiles. They compute nothing, but load for 15 s, warm up for 10 s at a quarter of their speed after each

@@ -47,9 +47,11 @@ MOST_WARM_UPS = 9
 LONGEST_WARM_UP_S = 300.0
 """A start that becomes faster later does so for another reason."""
 
+FIRST_STEP_S = 120.0
+"""A start without news counts as training after this time, because some trainings report rarely."""
+
 MOST_POINTS = 512
 """The number of points that are kept of a job's own learning curve."""
-
 
 MOST_CHANGES = 1000
 """The most changes of a job that are remembered."""

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dlcontrol.deciding.snapshots import REPORT_S, statuses_of, take_snapshot
-from dlcontrol.judging.progress import FIRST_STEP_S
 from dlcontrol.situation.ports import PodPhase
 from dlcontrol.situation.quarantine import Quarantine
 from dlcontrol.situation.status import ConditionType
 from dlcore import policies
+from dlcore.measuring import FIRST_STEP_S
 from dlcore.model import (
     Cause,
     CauseCode,

@@ -1,5 +1,5 @@
 """
-Jobs that nobody has measured, in a played world with the real learning and the default policy.
+Unmeasured jobs in a played world with the real learning and the default policy.
 
 Each is judged by its times: what it loses to a decision is what a user waits for in vain.
 """

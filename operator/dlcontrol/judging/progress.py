@@ -12,7 +12,7 @@ from dlcontrol.situation.job_pods import JobPod
 from dlcontrol.situation.ports import Entry
 from dlcontrol.situation.scene import Scene
 from dlcontrol.situation.status import Condition, ConditionType, Status
-from dlcore.measuring import Resumption
+from dlcore.measuring import FIRST_STEP_S, Resumption
 from dlcore.model import Direction, Job, Phase, Target
 from dlwire.kinds import LARGEST_WHOLE
 from dlwire.messages import Progress
@@ -24,8 +24,6 @@ COUNTS_PER_S = 2.0
 
 _LONGEST_LAP = 1.1
 """Laps may differ by this factor."""
-FIRST_STEP_S = 120.0
-"""A start without news counts as training after this time, because some trainings report rarely."""
 
 
 def count_every(jobs: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from dlcore.measuring import SpeedSamples
+from dlcore.measuring import FIRST_STEP_S, SpeedSamples
 from dlcore.model import Job, JobId, JobState, Placement
 from dlcore.profiles import Costs, JobType, Profile, fold
 from dlcore.queues import Queue
@@ -31,9 +31,6 @@ RARER_BY = 0.1
 
 MOST_POINTS = 8
 """The most iterations of which one report knows the time."""
-
-FIRST_STEP_S = 120.0
-"""A start without news counts as training after this time, as for controllers."""
 
 
 class _Status(NamedTuple):
@@ -97,7 +94,7 @@ class Learner:
         seen.held, seen.generation, seen.started_at = run.serving, run.stamp, self._kernel.now
         seen.iteration = math.floor(run.state.iterations_done)
         seen.moved_at = self._kernel.now
-        self._hear(run, Phase.RUNNING, change=Change(run.stamp))
+        self._hear(run)
 
     def training_starts(self, run: Run) -> None:
         """Its first step begins; from now on it reports."""
@@ -144,20 +141,17 @@ class Learner:
         seen.speed = seen.window.iterations_per_second or 0.0
         if (seen.begun, seen.speed > 0.0) != was_known:
             self._rounds.ask()
-        self._hear(run, Phase.RUNNING, change=Change(seen.generation))
+        self._hear(run)
 
     def trial_begins(self, run: Run) -> None:
         """It stands still, because its checkpoint is tried."""
-        seen = self._seen[run.traced.job.id]
-        seen.trial = Trial(1)
-        self._hear(run, Phase.RUNNING, change=Change(seen.generation))
+        self._seen[run.traced.job.id].trial = Trial(1)
+        self._hear(run)
 
     def trial_ends(self, run: Run, seconds: float) -> None:
         """Its checkpoint was tried while it trained, and confirmed."""
-        seen = self._seen[run.traced.job.id]
-        number = seen.trial.number or 1
-        seen.trial = Trial(number, Saving.CONFIRMED, seconds=seconds)
-        self._hear(run, Phase.RUNNING, change=Change(seen.generation))
+        self._seen[run.traced.job.id].trial = Trial(1, Saving.CONFIRMED, seconds=seconds)
+        self._hear(run)
 
     # --- what decisions see
 
@@ -211,7 +205,9 @@ class Learner:
             self.observe(run)
             self._report_later(run)
 
-    def _hear(self, run: Run, phase: Phase, *, change: Change) -> None:
+    def _hear(
+        self, run: Run, phase: Phase = Phase.RUNNING, *, change: Change | None = None
+    ) -> None:
         seen, now = self._seen[run.traced.job.id], self._kernel.now
         held = seen.held
         if held is None:
@@ -228,7 +224,7 @@ class Learner:
                 idle_seconds=now - seen.moved_at,
                 begun=seen.begun,
             ),
-            change=change,
+            change=change or Change(seen.generation),
             trial=seen.trial,
         )
         status = _Status(held, seen.generation, seen.generation, run.state.batch_size)
