@@ -15,11 +15,11 @@ from typing import Any, cast
 from _measuring import save, summarize
 from matplotlib.figure import Figure
 
-from dlcore.contract import Decision, Policy, View
-from dlsim.engine.settings import Setting
-from dlsim.jobs.workloads import Workload
-from dlsim.results.scoring import Score
-from dlsim.simulating import Contestant, simulate
+from dljob.core.contract import Decision, Policy, View
+from dljob.sim.engine.settings import Setting
+from dljob.sim.jobs.workloads import Workload
+from dljob.sim.results.scoring import Score
+from dljob.sim.simulating import Contestant, simulate
 
 
 class _Timed:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import click
 from _progress import attempts
 
-from dllocal.running import Running
-from dllocal.setup import Setup
+from dljob.local.running import Running
+from dljob.local.setup import Setup
 
 OPEN_EVERY_S = 0.01
 LOOK_EVERY_S = 1.0

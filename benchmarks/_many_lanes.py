@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlcontrol.recording.composing import compose, make_memory
-from dlcore.model import JobId, NodeName, Placement
-from dlcore.recording.record import (
+from dljob.cli.verbs.server.profiles import open_profiles
+from dljob.control.recording.composing import compose, make_memory
+from dljob.core.model import JobId, NodeName, Placement
+from dljob.core.recording.record import (
     Decided,
     Ended,
     Expected,
@@ -25,12 +26,11 @@ from dlcore.recording.record import (
     Stage,
     Submitted,
 )
-from dlctl.verbs.server.profiles import open_profiles
-from dlstore.opening import open_store
-from dlstore.rows import RecordRow
-from dlweb.guarding import Guard
-from dlweb.listening import listen, serve
-from dlweb.serving import Server
+from dljob.store.opening import open_store
+from dljob.store.rows import RecordRow
+from dljob_web.guarding import Guard
+from dljob_web.listening import listen, serve
+from dljob_web.serving import Server
 
 TOKEN = "of-this-benchmark"  # noqa: S105 - it guards nothing
 ON_A_NODE = 8

@@ -13,8 +13,8 @@ import click
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlsim.results import plots
-from dlsim.results.looks import FORMATS
+from dljob.sim.results import plots
+from dljob.sim.results.looks import FORMATS
 
 
 def describe_machine() -> dict[str, Any]:

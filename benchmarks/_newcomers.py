@@ -5,15 +5,15 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dlcore.model import Checkpoint, Cluster, GpuDemand, Job, JobId, Mechanism, Training
-from dlcore.predicting.predictor import Predictor
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.clusters import Machines, build_packed
-from dlsim.jobs.courses import Course
-from dlsim.jobs.sampling import set_load
-from dlsim.jobs.scaling import load_standard_curves
-from dlsim.jobs.workloads import TracedJob, Workload
-from dlwire.messages import Shape
+from dljob.core.model import Checkpoint, Cluster, GpuDemand, Job, JobId, Mechanism, Training
+from dljob.core.predicting.predictor import Predictor
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim.clusters import Machines, build_packed
+from dljob.sim.jobs.courses import Course
+from dljob.sim.jobs.sampling import set_load
+from dljob.sim.jobs.scaling import load_standard_curves
+from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_wire.messages import Shape
 
 MACHINES = [Machines(2, 8)]
 NODES = build_packed(MACHINES)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
-from dlctl.main import cli
+from dljob.cli.main import cli
 
 Json = dict[str, Any]
 

@@ -15,18 +15,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dlsidecar.agent import Agent
-from dlsidecar.behaviour.events import (
+from dljob_sidecar.agent import Agent
+from dljob_sidecar.behaviour.events import (
     CheckpointDone,
     Event,
     Gone,
     Started,
 )
-from dlsidecar.behaviour.machine import Limits
-from dlsidecar.diagnosing.tracebacks import LastWords
-from dlsidecar.serving.listening import Servers
-from dlsidecar.settings import Serving
-from dlwire.messages import Gpu, Post, Problem, Process, Progress, Refused, Run, Target, Warmth
+from dljob_sidecar.behaviour.machine import Limits
+from dljob_sidecar.diagnosing.tracebacks import LastWords
+from dljob_sidecar.serving.listening import Servers
+from dljob_sidecar.settings import Serving
+from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Refused, Run, Target, Warmth
 
 GPUS = tuple(
     Gpu(index, uuid=f"GPU-{index:032x}", model="NVIDIA H100 80GB HBM3", memory_total=80 * 10**9)

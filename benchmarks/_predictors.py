@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from dlcore.predicting import marginal_utility
-from dlcore.predicting.interpolating import Point, points_by_type
-from dlcore.predicting.marginal_utility import Sample
-from dlcore.predicting.relating import Atlas
-from dlcore.profiles import JobType, Profile, Speed
-from dlsim.inputs.shipped import load_shipped
-from dlwire.messages import Shape
+from dljob.core.predicting import marginal_utility
+from dljob.core.predicting.interpolating import Point, points_by_type
+from dljob.core.predicting.marginal_utility import Sample
+from dljob.core.predicting.relating import Atlas
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.sim.inputs.shipped import load_shipped
+from dljob_wire.messages import Shape
 
 FEWEST = 4
 """A curve with fewer counts leaves nothing to predict."""

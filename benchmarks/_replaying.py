@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from dlcore.profiles import JobType
-from dlpapers.demonstrating.script import write_replay, write_speeds
+from dljob.core.profiles import JobType
+from dljob_lab.demonstrating.script import write_replay, write_speeds
 
 Document = dict[str, Any]
 

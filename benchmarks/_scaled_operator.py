@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from dlcontrol.loop import Controller
-from dlcontrol.reporting.metrics import Metrics
-from dloperator.__main__ import main
+from dljob.control.loop import Controller
+from dljob.control.reporting.metrics import Metrics
+from dljob.operator.__main__ import main
 
 
 def record_cycles(file: Path) -> None:

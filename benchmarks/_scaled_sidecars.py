@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
-from dlwire import codec
-from dlwire.messages import Peer, Process, Progress, Run, State
-from dlwire.messages import Phase as SideCarPhase
+from dljob_wire import codec
+from dljob_wire.messages import Peer, Process, Progress, Run, State
+from dljob_wire.messages import Phase as SideCarPhase
 
 GPUS_A_JOB = 4
 JOBS_A_NODE = 2

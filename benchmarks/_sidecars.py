@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple, Self
 
 from _progress import ROOT, attempts
 
-from dlwire import codec
-from dlwire.messages import Peer, Phase, Run, State
+from dljob_wire import codec
+from dljob_wire.messages import Peer, Phase, Run, State
 
-MODULE = (sys.executable, "-m", "dlsidecar")
+MODULE = (sys.executable, "-m", "dljob_sidecar")
 LONGEST_S = 600.0
 """Importing PyTorch alone takes minutes where thirty processes wait for two cores."""
 POLL_S = 20

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 from _progress import say
 
-from dlctl.verbs.studies.working import Work
-from dlsim.comparing.journal import Journal
-from dlsim.comparing.suite import load_suite, plan_suite
-from dlsim.comparing.tasks import Task, Values
+from dljob.cli.verbs.studies.working import Work
+from dljob.sim.comparing.journal import Journal
+from dljob.sim.comparing.suite import load_suite, plan_suite
+from dljob.sim.comparing.tasks import Task, Values
 
 
 def plan_tasks(

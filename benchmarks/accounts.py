@@ -21,10 +21,10 @@ import click
 from _measuring import describe_machine, print_result
 from _progress import run, say
 
-from dlclient.exporting.files import write_file
-from dlcore.recording.report import By, make_report
-from dlctl.verbs.watching.record import read_store
-from dllocal.folders import Folders
+from dljob.cli.verbs.watching.record import read_store
+from dljob.client.exporting.files import write_file
+from dljob.core.recording.report import By, make_report
+from dljob.local.folders import Folders
 from tests.local.ups import Up, find_processes, going
 
 GPUS = 8

@@ -24,15 +24,15 @@ import click
 from _measuring import describe_machine, print_result
 from _progress import ROOT, attempts, run, say
 
-from dlcontrol.situation.status import Booking
-from dlcore.documents import jobfile
-from dlcore.model import NodeName
-from dlkube import access
-from dlkube.client import ApiServer, Rejected
-from dlkube.names import FINALIZER
-from dlkube.resources import DLJOBS, NODES, PODS
-from dloperator.podspecs import building
-from dloperator.podspecs.podsettings import PodSettings
+from dljob.control.situation.status import Booking
+from dljob.core.documents import jobfile
+from dljob.core.model import NodeName
+from dljob.kube import access
+from dljob.kube.client import ApiServer, Rejected
+from dljob.kube.names import FINALIZER
+from dljob.kube.resources import DLJOBS, NODES, PODS
+from dljob.operator.podspecs import building
+from dljob.operator.podspecs.podsettings import PodSettings
 from tests.servers.binaries import find_all
 from tests.servers.controlplane import PROGRAMS, UNTHROTTLED, ControlPlane, Wishes
 from tests.servers.nodes import make_node
@@ -271,7 +271,7 @@ def _start_operator(plane: ControlPlane, guard: Guard, folder: Path) -> Server:
         [
             # It is killed in the end, and then leaves its temporary files behind.
             *("/usr/bin/env", f"TMPDIR={folder}", f"PYTHONPATH={paths}"),
-            *(sys.executable, "-m", "dloperator"),
+            *(sys.executable, "-m", "dljob.operator"),
             f"--kubeconfig={plane.kubeconfig_for_service_account(HOME, 'dljob-operator')}",
             *(f"--set={path}={value}" for path, value in settings.items()),
         ],

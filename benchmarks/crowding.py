@@ -26,7 +26,7 @@ from _crowd import NAMES, Attack, Door, attack, list_attacks, time_answers, writ
 from _measuring import describe_machine, print_markdown, print_result, summarize
 from _progress import CannotRun, run, say, wait_until
 
-from dllocal.folders import Folders
+from dljob.local.folders import Folders
 from tests.local.ups import kill_all
 from tests.local.users import SCRIPT, find_python, made
 

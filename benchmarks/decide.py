@@ -36,8 +36,8 @@ from _measuring import (
 )
 from _progress import run, say
 
-from dlcore import cycle, policies
-from dlcore.model import (
+from dljob.core import cycle, policies
+from dljob.core.model import (
     Checkpoint,
     Cluster,
     GpuDemand,
@@ -50,9 +50,9 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
-from dlcore.planning import Plan
-from dlcore.profiles import Costs, JobType, Profile
-from dlsim.inputs.shipped import load_shipped
+from dljob.core.planning import Plan
+from dljob.core.profiles import Costs, JobType, Profile
+from dljob.sim.inputs.shipped import load_shipped
 
 NODE_SIZE = 8
 OPTIONS = (1, 2, 4, 8)

@@ -13,9 +13,9 @@ import click
 from _measuring import print_result
 from _progress import count, run
 
-from dlcore.profiles import Costs
-from dlpapers.reproducing.dragon import play_testbed, reduce_elapsed
-from dlpapers.reproducing.dragon_jobs import COSTS, USUAL, Assumptions
+from dljob.core.profiles import Costs
+from dljob_lab.reproducing.dragon import play_testbed, reduce_elapsed
+from dljob_lab.reproducing.dragon_jobs import COSTS, USUAL, Assumptions
 
 
 class Variant(NamedTuple):

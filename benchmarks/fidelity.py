@@ -51,25 +51,25 @@ from _replaying import (
     write_table,
 )
 
-from dlcontrol.pacing import Pace
-from dlcontrol.scheduling import Options
-from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.situation.ports import Entry
-from dlcore.model import Mechanism, Phase
-from dlcore.profiles import Costs, JobType, Profile
-from dlctl.inputs.ending import run_to_the_end
-from dlctl.verbs.server import measure as measuring
-from dllocal.measuring import Bench, GivenGpus
-from dllocal.pods.pod_states import PodTimes
-from dllocal.profiling import Course, profile_job
-from dllocal.running import Running
-from dllocal.setup import Setup
-from dlsim import policies
-from dlsim.clusters import Machines, build_packed
-from dlsim.engine.settings import Setting
-from dlsim.jobs import workloads
-from dlsim.simulating import Contestant, simulate
-from dlstore.opening import open_store
+from dljob.cli.inputs.ending import run_to_the_end
+from dljob.cli.verbs.server import measure as measuring
+from dljob.control.pacing import Pace
+from dljob.control.scheduling import Options
+from dljob.control.sidecars.dialing import DialSettings
+from dljob.control.situation.ports import Entry
+from dljob.core.model import Mechanism, Phase
+from dljob.core.profiles import Costs, JobType, Profile
+from dljob.local.measuring import Bench, GivenGpus
+from dljob.local.pods.pod_states import PodTimes
+from dljob.local.profiling import Course, profile_job
+from dljob.local.running import Running
+from dljob.local.setup import Setup
+from dljob.sim import policies
+from dljob.sim.clusters import Machines, build_packed
+from dljob.sim.engine.settings import Setting
+from dljob.sim.jobs import workloads
+from dljob.sim.simulating import Contestant, simulate
+from dljob.store.opening import open_store
 
 POLICIES = ("foresight", "adaptive", "optimus", "kube-default")
 WORLDS = ("all", "none")
@@ -300,7 +300,7 @@ def main(
     mechanisms = tuple(Mechanism) if full or names else (Mechanism.IN_PLACE,)
     rows: list[dict[str, Any]] = []
     lines: list[list[str]] = []
-    logging.getLogger("dllocal").setLevel(logging.ERROR)
+    logging.getLogger("dljob.local").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="dljob-fidelity-") as path:
         folder = Path(path)
         table = write_table(folder)

@@ -19,9 +19,9 @@ from _measuring import print_result
 from _progress import run
 from _suites import plan_tasks, play
 
-from dlsim.comparing.suite import PARTS
-from dlsim.comparing.tasks import Task, Values
-from dlsim.scenarios import Scenario
+from dljob.sim.comparing.suite import PARTS
+from dljob.sim.comparing.tasks import Task, Values
+from dljob.sim.scenarios import Scenario
 
 POLICY = "foresight"
 CAREFUL = "afs-l"

@@ -22,10 +22,10 @@ import click
 from _measuring import describe_machine, print_result
 from _progress import run, say, wait_until
 
-from dlcore.recording.record import Ended, Given, Record
-from dlctl.verbs.studies.supposing import answer
-from dlctl.verbs.watching.record import read_store
-from dllocal.folders import Folders
+from dljob.cli.verbs.studies.supposing import answer
+from dljob.cli.verbs.watching.record import read_store
+from dljob.core.recording.record import Ended, Given, Record
+from dljob.local.folders import Folders
 from tests.local.ups import Up, going, replay
 
 Json = dict[str, Any]

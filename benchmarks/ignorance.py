@@ -25,10 +25,10 @@ from _measuring import describe_machine, print_result
 from _newcomers import NODES, Range, Stream, draw, forget, inform
 from _progress import count, run
 
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
 
 POLICIES = ("foresight", "max-min", "tiresias", "afs-l")
 ORACLES = ("foresight", "max-min", "srsf")

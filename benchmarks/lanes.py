@@ -29,8 +29,8 @@ from _many_lanes import SAMPLES, TOKEN, Size, Week, make_row
 from _measuring import describe_machine, print_result, summarize
 from _progress import count, read_line, run, say
 
-from dlcore.recording.record import Progress
-from dlstore.opening import open_store
+from dljob.core.recording.record import Progress
+from dljob.store.opening import open_store
 from tests.web.devtools import Page, opened
 
 LOOK_S = 5.0

@@ -24,15 +24,15 @@ from _measuring import describe_machine, print_result, summarize
 from _progress import count, run
 from _replaying import ENDLESS, SPEEDS, make_document, write_table
 
-from dlclient.local.socket_client import SocketClient
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.ports import PodKey
-from dlcore import policies
-from dlcore.model import JobId, Node, Phase
-from dlctl.inputs.ending import run_to_the_end
-from dllocal.running import Running
-from dllocal.setup import Setup
-from dlwire.messages import Run, State
+from dljob.cli.inputs.ending import run_to_the_end
+from dljob.client.local.socket_client import SocketClient
+from dljob.control.scheduling import Options
+from dljob.control.situation.ports import PodKey
+from dljob.core import policies
+from dljob.core.model import JobId, Node, Phase
+from dljob.local.running import Running
+from dljob.local.setup import Setup
+from dljob_wire.messages import Run, State
 
 LIMIT_DECISION_MS, LIMIT_RUN_MS = 100.0, 20.0
 GPUS = 2
@@ -156,7 +156,7 @@ def _find_runs(watch: Stopwatch) -> list[float]:
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(*, rounds: int, form: str) -> None:
     """Measure it."""
-    logging.getLogger("dllocal").setLevel(logging.ERROR)
+    logging.getLogger("dljob.local").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="dljob-latency-") as path:
         folder, watch = Path(path), Stopwatch()
         setup = Setup(

@@ -17,11 +17,11 @@ import click
 from _measuring import describe_machine, print_result, summarize
 from _progress import run
 
-from dlcontrol.loop import Controller
-from dlcontrol.reporting.metrics import Metrics
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.dialer import Contact
-from dlcontrol.situation.ports import (
+from dljob.control.loop import Controller
+from dljob.control.reporting.metrics import Metrics
+from dljob.control.scheduling import Options
+from dljob.control.situation.dialer import Contact
+from dljob.control.situation.ports import (
     Address,
     Entry,
     Observation,
@@ -30,12 +30,12 @@ from dlcontrol.situation.ports import (
     PodOrder,
     PodPhase,
 )
-from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Booking, DecisionNumber, StartNumber, Status
-from dlcore import policies
-from dlcore.measuring import Resumption
-from dlcore.model import (
+from dljob.control.situation.rules import News
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Booking, DecisionNumber, StartNumber, Status
+from dljob.core import policies
+from dljob.core.measuring import Resumption
+from dljob.core.model import (
     Cause,
     CauseCode,
     Checkpoint,
@@ -49,11 +49,11 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
-from dlcore.planning import Plan
-from dlcore.predicting.fitting import Forecast
-from dlcore.profiles import JobType, Profile, Speed
-from dlwire.messages import Peer, Process, Progress, Run, Shape, State, Target
-from dlwire.messages import Phase as SideCarPhase
+from dljob.core.planning import Plan
+from dljob.core.predicting.fitting import Forecast
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob_wire.messages import Peer, Process, Progress, Run, Shape, State, Target
+from dljob_wire.messages import Phase as SideCarPhase
 
 GPUS_A_NODE = 8
 ITERATIONS = 10**9

@@ -17,19 +17,19 @@ import click
 from _measuring import describe_machine, print_result, summarize
 from _progress import count, run
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Policy, View
-from dlcore.model import JobId
-from dlsim import policies
-from dlsim.clusters import fill_nodes
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.inputs.shipped import find_folder
-from dlsim.jobs import savings
-from dlsim.jobs.workloads import Workload
-from dlsim.results.records import Entry, Happening, Record
-from dlsim.results.scoring import score
-from dlsim.scenarios import Scenario, build_setting, read_workload
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Policy, View
+from dljob.core.model import JobId
+from dljob.sim import policies
+from dljob.sim.clusters import fill_nodes
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.inputs.shipped import find_folder
+from dljob.sim.jobs import savings
+from dljob.sim.jobs.workloads import Workload
+from dljob.sim.results.records import Entry, Happening, Record
+from dljob.sim.results.scoring import score
+from dljob.sim.scenarios import Scenario, build_setting, read_workload
 
 CHANGES = (Happening.ADDING, Happening.REMOVING)
 ENDS = (Happening.STOPPED, Happening.LOST)

@@ -3,7 +3,7 @@ How good the schedules of ``ones`` are for how much they may search, and how lon
 
 ``ones`` evolves schedules, and its options say how many genomes an update may evaluate: a budget
 that no slow machine can change. A row a budget: the average completion time on the workload of the
-paper (dlpapers.reproducing.ones_workload) on 16 GPUs, where jobs queue, its mean over seeds and spread, and the
+paper (dljob_lab.reproducing.ones_workload) on 16 GPUs, where jobs queue, its mean over seeds and spread, and the
 processor time of decisions. Where GPUs are idle the search has nothing to choose, and every budget is as good.
 """
 
@@ -16,12 +16,12 @@ from _budgets import draw_budgets, play
 from _measuring import describe_machine, print_result
 from _progress import count, run
 
-from dlpapers.reproducing.ones import INTERVAL_S, OURS_COSTS
-from dlpapers.reproducing.ones_workload import make_workload
-from dlsim import policies
-from dlsim.clusters import Machines, build_packed
-from dlsim.engine.settings import Setting
-from dlsim.results.scoring import Score
+from dljob.sim import policies
+from dljob.sim.clusters import Machines, build_packed
+from dljob.sim.engine.settings import Setting
+from dljob.sim.results.scoring import Score
+from dljob_lab.reproducing.ones import INTERVAL_S, OURS_COSTS
+from dljob_lab.reproducing.ones_workload import make_workload
 
 MANY = 1000
 

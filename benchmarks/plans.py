@@ -29,9 +29,9 @@ import yaml
 from _measuring import describe_machine, print_result
 from _progress import count, run, say, wait_until
 
-from dlclient.jobviews import read_time
-from dlctl.verbs.watching.record import read_store
-from dllocal.folders import Folders
+from dljob.cli.verbs.watching.record import read_store
+from dljob.client.jobviews import read_time
+from dljob.local.folders import Folders
 from tests.ctl.cluster.playing import home_of, make_user
 from tests.ctl.running import Result, run_apart
 from tests.local.ups import REPLAY, Up, going, replay

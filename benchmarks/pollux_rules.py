@@ -15,10 +15,10 @@ import click
 from _measuring import print_result
 from _progress import count, run
 
-from dlcore.profiles import Costs
-from dlpapers.reproducing import pollux
-from dlpapers.reproducing.contests import Arena, Entry, play
-from dlsim.inputs.shipped import find_folder
+from dljob.core.profiles import Costs
+from dljob.sim.inputs.shipped import find_folder
+from dljob_lab.reproducing import pollux
+from dljob_lab.reproducing.contests import Arena, Entry, play
 
 LOADS = ("1.0", "2.0")
 POLICIES = ("max-min", "adaptive", "optimus", "tiresias")

@@ -30,16 +30,16 @@ from _predictors import compare
 from _progress import run
 from _replaying import Document, make_document
 
-from dlclient.local.socket_client import SocketClient
-from dlcontrol.scheduling import Options
-from dlcore.model import JobId, Node
-from dlcore.profiles import JobType, Profile, Speed
-from dlctl.inputs.ending import run_to_the_end
-from dllocal.running import Running
-from dllocal.setup import Setup
-from dlpapers.demonstrating.script import write_speeds
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.cli.inputs.ending import run_to_the_end
+from dljob.client.local.socket_client import SocketClient
+from dljob.control.scheduling import Options
+from dljob.core.model import JobId, Node
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.local.running import Running
+from dljob.local.setup import Setup
+from dljob.sim import policies
+from dljob_lab.demonstrating.script import write_speeds
+from dljob_wire.messages import Shape
 
 SHARE, LIMIT = 0.05, 0.10
 SPEEDS = (0.5, 2.0, 8.0, 40.0)
@@ -161,7 +161,7 @@ def main(*, seconds: float, speeds: bool, form: str) -> None:
     if speeds:
         print_result(list(compare()), form)
         return
-    logging.getLogger("dllocal").setLevel(logging.ERROR)
+    logging.getLogger("dljob.local").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="dljob-prediction-") as path:
         folder = Path(path)
         setup = Setup(

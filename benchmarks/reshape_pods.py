@@ -34,14 +34,14 @@ from _measuring import describe_machine, print_result
 from _progress import ROOT, CannotRun, run
 from _sidecars import FIRST_PORT, LONGEST_S, TELL, SideCar, Tellings
 
-from dlcontrol.pacing import Pace
-from dlcontrol.situation.dialer import Contact
-from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcontrol.situation.status import Booking
-from dlcore.model import JobId, NodeName
-from dlwire import codec
-from dlwire.messages import Peer, Run, Saving, State, Stop
+from dljob.control.pacing import Pace
+from dljob.control.situation.dialer import Contact
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import Pod, PodKey, PodPhase
+from dljob.control.situation.status import Booking
+from dljob.core.model import JobId, NodeName
+from dljob_wire import codec
+from dljob_wire.messages import Peer, Run, Saving, State, Stop
 
 HOST = "127.0.0.1"
 AIMS_MS = {"cold": 3000.0, "warm": 1000.0}

@@ -13,10 +13,10 @@ import click
 from _measuring import print_result
 from _progress import count, run
 
-from dlpapers.reproducing import rubick
-from dlpapers.reproducing.contests import Entry, play
-from dlsim.engine.controlling.costs import costs_of_change
-from dlsim.inputs.shipped import find_folder
+from dljob.sim.engine.controlling.costs import costs_of_change
+from dljob.sim.inputs.shipped import find_folder
+from dljob_lab.reproducing import rubick
+from dljob_lab.reproducing.contests import Entry, play
 
 COSTS_S = (0.0, 30.0, 78.0, rubick.CHANGE_S)
 POLICIES = ("srsf", "max-min", "adaptive", "tiresias")

@@ -21,9 +21,9 @@ import click
 from _measuring import describe_machine, print_result
 from _progress import count, run
 
-from dlpapers.reproducing import rubick
-from dlpapers.reproducing.contests import Entry
-from dlsim.inputs.shipped import find_folder
+from dljob.sim.inputs.shipped import find_folder
+from dljob_lab.reproducing import rubick
+from dljob_lab.reproducing.contests import Entry
 
 TRACE = Path("rubick") / "rubick_base.csv.gz"
 AT = "submit_time_s"

@@ -32,18 +32,24 @@ from _measuring import describe_machine, fit_exponent, print_result, summarize
 from _progress import ROOT, CannotRun, attempts, run, say
 from _scaled_sidecars import GENERATION, GPUS_A_JOB, JOBS_A_NODE, SPEED, address_of
 
-from dlcontrol.situation.status import Booking, ConditionType, DecisionNumber, StartNumber, Status
-from dlcore.documents import jobfile
-from dlcore.model import NodeName, Phase, Placement
-from dlkube import access
-from dlkube.certificates import Authority, authority_document
-from dlkube.client import ApiServer
-from dlkube.names import FINALIZER
-from dlkube.resources import DLJOBS, SECRETS
-from dloperator.jobs.entries import Circumstances, status_document
-from dloperator.podspecs import building
-from dloperator.podspecs.building import SIDECAR_PORT
-from dloperator.podspecs.podsettings import PodSettings
+from dljob.control.situation.status import (
+    Booking,
+    ConditionType,
+    DecisionNumber,
+    StartNumber,
+    Status,
+)
+from dljob.core.documents import jobfile
+from dljob.core.model import NodeName, Phase, Placement
+from dljob.kube import access
+from dljob.kube.certificates import Authority, authority_document
+from dljob.kube.client import ApiServer
+from dljob.kube.names import FINALIZER
+from dljob.kube.resources import DLJOBS, SECRETS
+from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.podspecs import building
+from dljob.operator.podspecs.building import SIDECAR_PORT
+from dljob.operator.podspecs.podsettings import PodSettings
 from tests.servers.audits import read_events
 from tests.servers.binaries import find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes

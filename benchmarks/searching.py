@@ -19,11 +19,11 @@ from _measuring import describe_machine, print_result
 from _progress import count, run
 from _suites import plan_tasks
 
-from dlsim.comparing.journal import Journal
-from dlsim.comparing.planning import make_rows
-from dlsim.comparing.suite import PARTS
-from dlsim.comparing.summing import Spread, sum_up
-from dlsim.comparing.tasks import Task, Values
+from dljob.sim.comparing.journal import Journal
+from dljob.sim.comparing.planning import make_rows
+from dljob.sim.comparing.suite import PARTS
+from dljob.sim.comparing.summing import Spread, sum_up
+from dljob.sim.comparing.tasks import Task, Values
 
 POLICIES = ("sia", "ones", "foresight", "max-min")
 REFERENCE = "max-min"

@@ -16,17 +16,17 @@ import click
 from _measuring import describe_machine
 from _progress import count, run
 
-from dlcore.profiles import Costs
-from dlpapers.reproducing.sidecar.constants import FROZEN
-from dlpapers.reproducing.sidecar.job_types import Rule
-from dlpapers.reproducing.sidecar.runs import (
+from dljob.core.profiles import Costs
+from dljob_lab.reproducing.sidecar.constants import FROZEN
+from dljob_lab.reproducing.sidecar.job_types import Rule
+from dljob_lab.reproducing.sidecar.runs import (
     BASELINES,
     OURS,
     Outcomes,
     play_seeds,
     reduce_by,
 )
-from dlpapers.reproducing.sidecar.workloads import (
+from dljob_lab.reproducing.sidecar.workloads import (
     PLANS,
     USUAL,
     WINDOW_S,

@@ -29,12 +29,12 @@ from _measuring import describe_machine, print_result, summarize
 from _progress import attempts, read_line, run
 from _sidecars import SideCar
 
-from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.sidecars.following import SideCars
-from dlcontrol.sidecars.surroundings import Surroundings
-from dlcontrol.situation.ports import Address, PodKey
-from dlcore.model import JobId, NodeName
-from dlwire.messages import Peer, Run
+from dljob.control.sidecars.dialing import DialSettings
+from dljob.control.sidecars.following import SideCars
+from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.situation.ports import Address, PodKey
+from dljob.core.model import JobId, NodeName
+from dljob_wire.messages import Peer, Run
 
 LIMIT_SHARE, LIMIT_MB, LIMIT_MS = 0.25, 300.0, 20.0
 QUIET_PEERS, TOLD_ALONE = 10, 200

@@ -27,7 +27,7 @@ BROUGHT = ROOT / "man"
 def write_pages(folder: Path, version: str) -> list[Path]:
     """Write all pages into a folder; raises :class:`ImportError` where a verb cannot be loaded."""
     sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "sidecar")]
-    from dlctl.main import cli  # noqa: PLC0415 - an isolated build does not have what it needs
+    from dljob.cli.main import cli  # noqa: PLC0415 - an isolated build does not have what it needs
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []

@@ -54,7 +54,7 @@ PYTHON = (3, 11)
 HOME = "opt/dljob"
 PACKAGES = f"{HOME}/lib/python3.11/site-packages"
 USER = 65532
-LEFT_OUT = ("dlbaselines/", "dlpapers/")
+LEFT_OUT = ("dljob_lab/policies/", "dljob_lab/")
 """Only simulations load them."""
 
 DEBIAN = "http://deb.debian.org"
@@ -364,7 +364,7 @@ def build_operator(target: Path, version: str, *, wheel: Path, registry: str) ->
             f"PATH=/{HOME}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             *("PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1", "HOME=/tmp", "LANG=C.UTF-8"),
         ],
-        "Entrypoint": ["python", "-m", "dloperator"],
+        "Entrypoint": ["python", "-m", "dljob.operator"],
         "Labels": labels,
     }
     layout, images, listed = Layout(), [], []

@@ -23,7 +23,7 @@ def main() -> int:
         return EXIT_UNAVAILABLE
     # The image is not ours: nothing is written into it.
     sys.dont_write_bytecode = True
-    from dlsidecar.__main__ import main as begin  # noqa: PLC0415 - too new for an old interpreter
+    from dljob_sidecar.__main__ import main as begin  # noqa: PLC0415 - too new for an old interpreter
 
     return begin()
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dlcore.policies.foresight.bids import Bid
-from dlcore.policies.foresight.curves import make_curve
+from dljob.core.policies.foresight.bids import Bid
+from dljob.core.policies.foresight.curves import make_curve
 from tests.builders import make_placement, make_state
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
-from dlcore import cycle
-from dlcore.checking import Law
-from dlcore.contract import Decision, Policy, Share, View
-from dlcore.model import (
+from dljob.core import cycle
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Policy, Share, View
+from dljob.core.model import (
     Cause,
     CauseCode,
     Checkpoint,
@@ -35,10 +35,10 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
-from dlcore.placement.allotting import Allotted
-from dlcore.planning import Plan
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlwire.messages import Shape
+from dljob.core.placement.allotting import Allotted
+from dljob.core.planning import Plan
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob_wire.messages import Shape
 
 MODEL = "resnet"
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from dllocal.folders import Folders
+from dljob.local.folders import Folders
 from tests.running import watching
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace, wait_for_ends

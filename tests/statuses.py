@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dlcontrol.situation.status import (
+from dljob.control.situation.status import (
     Booking,
     Condition,
     ConditionType,
@@ -12,7 +12,7 @@ from dlcontrol.situation.status import (
     Status,
     Trust,
 )
-from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase
+from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase
 from tests.builders import make_placement
 
 N0, N1 = NodeName("n0"), NodeName("n1")

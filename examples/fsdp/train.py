@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from dljob import training
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from dljob import training
 
 
 def make_data(count=4096):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 
 TIMES = 6 if os.environ.get("DLJOB_ATTACK") else 1
 LONGEST_S = 120.0
-SCRIPT = "from dlctl.main import main; main()"
+SCRIPT = "from dljob.cli.main import main; main()"
 
 
 class Disk:

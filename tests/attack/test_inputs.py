@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlcore.documents import jobfile
-from dlcore.placement.amounts import LARGEST, NoAmount, read_amount, requests_of
-from dlcore.problems import WrongDocument
-from dlkube.documents import parse as parse_foreign
-from dllocal.api import labels
-from dlsim.errors import BadInput
-from dlsim.inputs import traces, yamlfiles
+from dljob.core.documents import jobfile
+from dljob.core.placement.amounts import LARGEST, NoAmount, read_amount, requests_of
+from dljob.core.problems import WrongDocument
+from dljob.kube.documents import parse as parse_foreign
+from dljob.local.api import labels
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs import traces, yamlfiles
 
 ROOT = Path(__file__).parents[2]
 LONGEST_LINE = 4_000

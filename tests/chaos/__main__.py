@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from dlcore.model import Mechanism
+from dljob.core.model import Mechanism
 from tests.chaos.testimony import count_changes, read_all
 from tests.chaos.worlds import Trouble, in_trouble
 

@@ -23,25 +23,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dlcontrol.pacing import Pace
-from dlcontrol.scheduling import Options
-from dlcontrol.sidecars import dialing
-from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.situation.rules import Rules
-from dlcore import policies
-from dlcore.model import Mechanism
-from dllocal.pods import sidecar_processes
-from dllocal.running import Running
-from dllocal.setup import Setup
-from dlsidecar.linux.kernel import die_with_parent
-from dlsim.clusters import build_packed, parse_cluster
-from dlwire.messages import Run, Target
+from dljob.control.pacing import Pace
+from dljob.control.scheduling import Options
+from dljob.control.sidecars import dialing
+from dljob.control.sidecars.dialing import DialSettings
+from dljob.control.situation.rules import Rules
+from dljob.core import policies
+from dljob.core.model import Mechanism
+from dljob.local.pods import sidecar_processes
+from dljob.local.running import Running
+from dljob.local.setup import Setup
+from dljob.sim.clusters import build_packed, parse_cluster
+from dljob_sidecar.linux.kernel import die_with_parent
+from dljob_wire.messages import Run, Target
 from tests.chaos.points import Fuse, Plan
 from tests.chaos.processes import log_file
 
 WITHOUT_NAMESPACE = (
-    "import dlsidecar.processes.keeper as keeping; keeping.is_isolation_possible = lambda: False;"
-    " from dlsidecar.__main__ import main; raise SystemExit(main())"
+    "import dljob_sidecar.processes.keeper as keeping; keeping.is_isolation_possible = lambda: False;"
+    " from dljob_sidecar.__main__ import main; raise SystemExit(main())"
 )
 """A SideCar on a system without the right to make namespaces: its keeper is a subreaper only."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.model import Mechanism
+from dljob.core.model import Mechanism
 from tests.chaos.worlds import Trouble, in_trouble
 
 LIMIT_S = 1800.0

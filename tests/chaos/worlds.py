@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlcore.model import Mechanism
+from dljob.core.model import Mechanism
 from tests import endings
 from tests.chaos.hostiles import Hostiles, OneMachine, is_hostile
 from tests.chaos.locks import Lock

@@ -77,7 +77,7 @@ class Release:
         stage.kubeconfig = self.plane.kubeconfig_for_service_account(HOME, "dljob-operator")
         return stage.start_operator(
             waits=waits,
-            program=(sys.executable, "-m", "dloperator", f"--config={file}"),
+            program=(sys.executable, "-m", "dljob.operator", f"--config={file}"),
             settings={"namespace": HOME},
             usual=("health", "store"),
         )

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.reporting.metrics import Metrics
-from dlcore.model import Phase
-from dlgangs.book import Book
-from dlgangs.decider import Decider
-from dlgangs.extender import GangMetrics
-from dlgangs.members import Rules, Standing
-from dlstore.notebook.notebook import NotebookState
-from dlstore.notebook.pending import Dropped
-from dlstore.tables import GpuState
+from dljob.control.reporting.metrics import Metrics
+from dljob.core.model import Phase
+from dljob.store.notebook.notebook import NotebookState
+from dljob.store.notebook.pending import Dropped
+from dljob.store.tables import GpuState
+from dljob_gangs.book import Book
+from dljob_gangs.decider import Decider
+from dljob_gangs.extender import GangMetrics
+from dljob_gangs.members import Rules, Standing
 from tests.chart.helms import CHART
 from tests.servers.binaries import PROMQL, demand
 from tests.sidecar.drivers import ROOT

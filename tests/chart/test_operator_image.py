@@ -41,16 +41,16 @@ def run(engine, *command):
 def test_it_is_nobody_and_says_what_it_is(engine):
     told = engine.describe()
     assert told.user == f"{USER}:{USER}"
-    assert told.command == ["python", "-m", "dloperator"]
+    assert told.command == ["python", "-m", "dljob.operator"]
     assert told.labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["python", "-m", "dloperator", "--help"], "Run the jobs of a cluster until a signal"),
-        (["python", "-m", "dlgangs", "--help"], "--make-tls"),
-        (["python", "-m", "dloperator.uninstalling", "--help"], "Delete all jobs"),
+        (["python", "-m", "dljob.operator", "--help"], "Run the jobs of a cluster until a signal"),
+        (["python", "-m", "dljob_gangs", "--help"], "--make-tls"),
+        (["python", "-m", "dljob.operator.uninstalling", "--help"], "Delete all jobs"),
         (["dljob", "policies"], "adaptive"),
         (["kubectl-dljob", "--help"], "submit"),
     ],
@@ -77,7 +77,7 @@ def test_nothing_is_in_it_that_only_developers_need(engine):
     names = {line.partition("==")[0] for line in locked if "==" in line}
     assert {"dljob", "kopf", "pymongo"} <= set(packages)
     assert {each.replace("_", "-") for each in packages} - names == {"dljob"}
-    assert run(engine, "python", "-c", "import dlbaselines").returncode == 1
+    assert run(engine, "python", "-c", "import dljob_lab.policies").returncode == 1
     assert (
         "where the wheel of a release is installed"
         in run(engine, "dljob", "reproduce", "gang").stderr
@@ -85,7 +85,7 @@ def test_nothing_is_in_it_that_only_developers_need(engine):
 
 
 def test_nobody_can_change_what_it_runs(engine):
-    program = "import dloperator, os; print(os.access(dloperator.__file__, os.W_OK))"
+    program = "import dljob.operator, os; print(os.access(dljob.operator.__file__, os.W_OK))"
     assert run(engine, "python", "-c", program).stdout == "False\n"
 
 

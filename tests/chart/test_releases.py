@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dloperator.jobs import crd
+from dljob.operator.jobs import crd
 from tests.chart.helms import CHART, HOME
 from tests.chart.releases import VIRTUAL, Json, Release
 from tests.operator.kubelets import ROOT

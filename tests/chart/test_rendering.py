@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from dloperator.jobs import crd
-from dloperator.settings import load_settings
+from dljob.operator.jobs import crd
+from dljob.operator.settings import load_settings
 from tests.chart.helms import CHART
 
 pytestmark = pytest.mark.cluster

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud import endings
-from dlcloud.asking import MetadataService, Unanswered
-from dlcloud.endings import Cloud, CloudSettings, Ending, Unreadable, choose_ending
-from dlcloud.watching import EndWatch
+from dljob.local.cloud import endings
+from dljob.local.cloud.asking import MetadataService, Unanswered
+from dljob.local.cloud.endings import Cloud, CloudSettings, Ending, Unreadable, choose_ending
+from dljob.local.cloud.watching import EndWatch
 from tests.cloud.metadata import MACHINE, azure_event, played_cloud, scheduled, spot
 from tests.loops import on_loop
 
@@ -176,6 +176,6 @@ async def test_an_announced_end_stays_until_it_is_withdrawn_by_an_answer(cloud, 
         assert await until_changed() == ""
     finally:
         task.cancel()
-    lines = [each.message for each in caplog.records if each.name.startswith("dlcloud")]
+    lines = [each.message for each in caplog.records if each.name.startswith("dljob.local.cloud")]
     assert len(lines) == 4, lines
     assert lines[-1] == "the cloud has withdrawn the end of this machine"

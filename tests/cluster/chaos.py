@@ -173,7 +173,7 @@ class Trouble:
         leader = self._leader()
         if leader is None:
             return False
-        found = _find_in_pod("dloperator", leader["metadata"]["name"])
+        found = _find_in_pod("dljob.operator", leader["metadata"]["name"])
         for pid in found:
             kill(pid)
         self.kills[leader["metadata"]["uid"]] += 1

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dlkube.certificates import CA_SECRET, Authority
-from dlkube.names import secret_name, sidecar_name
+from dljob.kube.certificates import CA_SECRET, Authority
+from dljob.kube.names import secret_name, sidecar_name
 from tests.chart.helms import HOME
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import Json, View

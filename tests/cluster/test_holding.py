@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dlkube import names
+from dljob.kube import names
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dloperator.podspecs.building import SIDECAR_PORT
+from dljob.operator.podspecs.building import SIDECAR_PORT
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import Json, View
 from tests.sidecar.drivers import find_processes

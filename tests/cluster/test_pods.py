@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dloperator.podspecs.bringing import has_image_volumes
-from dloperator.podspecs.host_ports import BLOCK, first_port
+from dljob.operator.podspecs.bringing import has_image_volumes
+from dljob.operator.podspecs.host_ports import BLOCK, first_port
 from tests.cluster.jobs import as_text, replay, trainer_of
 from tests.cluster.looking import View
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.sidecars.following import SideCars
-from dlcontrol.sidecars.surroundings import Surroundings
-from dlcontrol.situation.dialer import Contact
-from dlcontrol.situation.ports import Address, PodKey
-from dlcore.model import JobId, NodeName
-from dlsidecar.agent import Agent
-from dlsidecar.behaviour.machine import Limits
-from dlsidecar.serving.listening import Servers
-from dlsidecar.settings import Serving
-from dlwire.messages import Peer, Run, State, Stop
+from dljob.control.sidecars.dialing import DialSettings
+from dljob.control.sidecars.following import SideCars
+from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.situation.dialer import Contact
+from dljob.control.situation.ports import Address, PodKey
+from dljob.core.model import JobId, NodeName
+from dljob_sidecar.agent import Agent
+from dljob_sidecar.behaviour.machine import Limits
+from dljob_sidecar.serving.listening import Servers
+from dljob_sidecar.settings import Serving
+from dljob_wire.messages import Peer, Run, State, Stop
 from tests.control.proxies import Proxy
 from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import FakeFacts, FakeSupervisor

@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dlcontrol.learning.learned_state import LearnedState
-from dlcontrol.loop import Controller
-from dlcontrol.pacing import Pace
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.ports import Fenced, PodKey
-from dlcontrol.situation.rules import News, Rules
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Status
-from dlcore import policies
-from dlcore.checking import BrokenLaw
-from dlcore.contract import Policy
-from dlcore.measuring import Resumption, SpeedSamples
-from dlcore.model import JobId, Mechanism, Phase, Snapshot
-from dlcore.planning import Plan
-from dlcore.predicting.fitting import Forecast
-from dlcore.profiles import JobType, Profile
-from dlstore.notebook.notebook import Notebook
-from dlwire.messages import State
+from dljob.control.learning.learned_state import LearnedState
+from dljob.control.loop import Controller
+from dljob.control.pacing import Pace
+from dljob.control.scheduling import Options
+from dljob.control.situation.ports import Fenced, PodKey
+from dljob.control.situation.rules import News, Rules
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Status
+from dljob.core import policies
+from dljob.core.checking import BrokenLaw
+from dljob.core.contract import Policy
+from dljob.core.measuring import Resumption, SpeedSamples
+from dljob.core.model import JobId, Mechanism, Phase, Snapshot
+from dljob.core.planning import Plan
+from dljob.core.predicting.fitting import Forecast
+from dljob.core.profiles import JobType, Profile
+from dljob.store.notebook.notebook import Notebook
+from dljob_wire.messages import State
 from tests.builders import make_job, make_profile
 from tests.control.played import Killed, Leash, PlayedPlatform, World
 from tests.control.played_network import PlayedDialer

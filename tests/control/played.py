@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
-from dlcontrol.situation.ports import (
+from dljob.control.situation.ports import (
     Address,
     Entry,
     Fenced,
@@ -26,10 +26,10 @@ from dlcontrol.situation.ports import (
     PodOrder,
     PodPhase,
 )
-from dlcontrol.situation.status import Booking, Status
-from dlcore.model import Job, JobId, Node, NodeName
-from dlsidecar.behaviour.machine import Limits
-from dlwire.messages import Progress, State, Target, Warmth
+from dljob.control.situation.status import Booking, Status
+from dljob.core.model import Job, JobId, Node, NodeName
+from dljob_sidecar.behaviour.machine import Limits
+from dljob_wire.messages import Progress, State, Target, Warmth
 from tests.control.played_sidecars import Container, Processes
 from tests.control.witnessing import Witness
 

@@ -1,7 +1,7 @@
 """
 The network between a controller and played SideCars, and the controller's client on it.
 
-The client knows SideCars through the real :class:`dlcontrol.sidecars.contacts.ContactLog`. Requests and
+The client knows SideCars through the real :class:`dljob.control.sidecars.contacts.ContactLog`. Requests and
 answers take their time, overtake each other, arrive twice or never, and what was sent by a
 controller that is dead by now arrives all the same.
 """
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dlcontrol.sidecars.contacts import Answer, ContactLog, Ticket
-from dlcontrol.situation.dialer import NO_CONTACT, Contact
-from dlcontrol.situation.ports import Address, PodKey
-from dlwire.messages import Refusal, Refused, State, Target
+from dljob.control.sidecars.contacts import Answer, ContactLog, Ticket
+from dljob.control.situation.dialer import NO_CONTACT, Contact
+from dljob.control.situation.ports import Address, PodKey
+from dljob_wire.messages import Refusal, Refused, State, Target
 from tests.control.played import Leash, PlayedPod, World
 
 RESEND_SECONDS = 2.0

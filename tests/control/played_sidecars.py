@@ -1,7 +1,7 @@
 """
 Played SideCars: the real table of the product over processes that are only played.
 
-A :class:`Container` is one start of a container. :func:`dlsidecar.behaviour.machine.react` decides
+A :class:`Container` is one start of a container. :func:`dljob_sidecar.behaviour.machine.react` decides
 its reactions, so that it cannot drift from a real SideCar; the work of a supervisor is played here:
 processes start late or not at all, save themselves, hang, ignore SIGTERM, crash, end well.
 :class:`Processes` is the truth about them, which only the witness sees.
@@ -10,8 +10,8 @@ processes start late or not at all, save themselves, hang, ignore SIGTERM, crash
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dlcore.model import GpuRef, JobId, NodeName
-from dlsidecar.behaviour.events import (
+from dljob.core.model import GpuRef, JobId, NodeName
+from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
     Checkpoint,
@@ -29,12 +29,12 @@ from dlsidecar.behaviour.events import (
     Terminate,
     Told,
 )
-from dlsidecar.behaviour.machine import Limits, Machine, react
-from dlsidecar.behaviour.timing import Stopwatch
-from dlsidecar.checkpoints.trying import Trials
-from dlsidecar.observing.progress import Meter
-from dlwire.codec import decode_left, encode_left
-from dlwire.messages import (
+from dljob_sidecar.behaviour.machine import Limits, Machine, react
+from dljob_sidecar.behaviour.timing import Stopwatch
+from dljob_sidecar.checkpoints.trying import Trials
+from dljob_sidecar.observing.progress import Meter
+from dljob_wire.codec import decode_left, encode_left
+from dljob_wire.messages import (
     Gpu,
     Phase,
     Post,

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from dlcontrol.situation.dialer import NO_CONTACT, Contact
-from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.sent import Begun
-from dlcontrol.situation.status import Booking, DecisionNumber, Status
-from dlcore.model import JobId, Mechanism, Node, NodeName, Phase, Placement
-from dlsidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started, Told
-from dlsidecar.behaviour.machine import Limits, Machine, react
-from dlsidecar.behaviour.timing import Stopwatch
-from dlwire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
+from dljob.control.situation.dialer import NO_CONTACT, Contact
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import Entry, Pod, PodKey, PodPhase
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.sent import Begun
+from dljob.control.situation.status import Booking, DecisionNumber, Status
+from dljob.core.model import JobId, Mechanism, Node, NodeName, Phase, Placement
+from dljob_sidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started, Told
+from dljob_sidecar.behaviour.machine import Limits, Machine, react
+from dljob_sidecar.behaviour.timing import Stopwatch
+from dljob_wire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job
 
 EPOCH = 2

@@ -11,9 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from dlcontrol.situation.ports import Entry
-from dlcore.contract import Policy
-from dlcore.model import Checkpoint, JobId, Limits, Mechanism, NodeName, Phase, Progress, Training
+from dljob.control.situation.ports import Entry
+from dljob.core.contract import Policy
+from dljob.core.model import (
+    Checkpoint,
+    JobId,
+    Limits,
+    Mechanism,
+    NodeName,
+    Phase,
+    Progress,
+    Training,
+)
 from tests.builders import make_job
 from tests.control.governing import PACE, Government, Reign
 from tests.control.played import PlayedPod, Temper, World

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.applying import Actor, booked_statuses
-from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp
-from dlcontrol.acting.task_pool import Slots
-from dlcontrol.situation.dialer import NO_CONTACT, Contacts
-from dlcontrol.situation.ports import Address, Fenced, NotTaken, PodKey
-from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.sent import Sent
-from dlcontrol.situation.status import Booking
-from dlcore.model import JobId, NodeName, Training
-from dlcore.primitives.backoff import FIRST_WAIT_S
-from dlwire.messages import Peer, Run, Stop
+from dljob.control.acting.applying import Actor, booked_statuses
+from dljob.control.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp
+from dljob.control.acting.task_pool import Slots
+from dljob.control.situation.dialer import NO_CONTACT, Contacts
+from dljob.control.situation.ports import Address, Fenced, NotTaken, PodKey
+from dljob.control.situation.quarantine import Quarantine
+from dljob.control.situation.sent import Sent
+from dljob.control.situation.status import Booking
+from dljob.core.model import JobId, NodeName, Training
+from dljob.core.primitives.backoff import FIRST_WAIT_S
+from dljob_wire.messages import Peer, Run, Stop
 from tests.control.callers import living
 from tests.control.scenes import (
     EPOCH,

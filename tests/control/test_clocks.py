@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.clocks import Reading, Stamp, SteadyClock, find_step, latest_of, moved
-from dlcontrol.situation.status import Condition, ConditionType, Status
+from dljob.control.situation.clocks import Reading, Stamp, SteadyClock, find_step, latest_of, moved
+from dljob.control.situation.status import Condition, ConditionType, Status
 
 
 class Machine:

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dlcontrol.sidecars.contacts import Answer, ContactLog, Ticket
-from dlsidecar.behaviour.events import CheckpointDone, Gone, RankEnded, Started, Told
-from dlsidecar.behaviour.machine import Limits, Machine, react
-from dlwire.messages import (
+from dljob.control.sidecars.contacts import Answer, ContactLog, Ticket
+from dljob_sidecar.behaviour.events import CheckpointDone, Gone, RankEnded, Started, Told
+from dljob_sidecar.behaviour.machine import Limits, Machine, react
+from dljob_wire.messages import (
     Peer,
     Phase,
     Problem,

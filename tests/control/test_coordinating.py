@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
-from dlcontrol.acting.coordinating import next_commands
-from dlcontrol.situation.ports import PodKey, PodPhase
-from dlcontrol.situation.sent import Begun
-from dlcore.model import Cause, CauseCode, Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
-from dlsidecar.behaviour.events import CheckpointDone, RankEnded
-from dlwire.messages import State, Warmth
+from dljob.control.acting.commands import Begin, Book, Forget, Halt, Launch, Remove, Stamp, Unbook
+from dljob.control.acting.coordinating import next_commands
+from dljob.control.situation.ports import PodKey, PodPhase
+from dljob.control.situation.sent import Begun
+from dljob.core.model import Cause, CauseCode, Checkpoint, JobId, Limits, Mechanism, NodeName, Phase
+from dljob_sidecar.behaviour.events import CheckpointDone, RankEnded
+from dljob_wire.messages import State, Warmth
 from tests.control.scenes import (
     ENDED,
     EPOCH,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from dlcontrol.sidecars.dialing import Credentials, DialSettings, Unreachable
-from dlcontrol.situation.ports import Address
-from dlsidecar.serving.trust import job_name
-from dlsidecar.settings import Serving
+from dljob.control.sidecars.dialing import Credentials, DialSettings, Unreachable
+from dljob.control.situation.ports import Address
+from dljob_sidecar.serving.trust import job_name
+from dljob_sidecar.settings import Serving
 from tests.control.callers import HURRIED, calling, contained, living
 from tests.sidecar.certificates import Authority
 

@@ -7,20 +7,20 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.acting.recording import Records
-from dlcontrol.judging.trust.distrusting import DistrustedPods
-from dlcontrol.observing import Observer
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.dialer import Contact, Contacts, ForeignEpoch
-from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import MOST_JUMP, Behind, Fenced, Observation, Platform, PodKey
-from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.sent import MOST_RESTARTS, Commanded, Sent
-from dlcore import policies
-from dlcore.model import JobId, NodeName
-from dlsidecar.behaviour.events import Started
-from dlwire.messages import Phase, Problem, State
+from dljob.control.acting.recording import Records
+from dljob.control.judging.trust.distrusting import DistrustedPods
+from dljob.control.observing import Observer
+from dljob.control.scheduling import Options
+from dljob.control.situation.dialer import Contact, Contacts, ForeignEpoch
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import MOST_JUMP, Behind, Fenced, Observation, Platform, PodKey
+from dljob.control.situation.quarantine import Quarantine
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.sent import MOST_RESTARTS, Commanded, Sent
+from dljob.core import policies
+from dljob.core.model import JobId, NodeName
+from dljob_sidecar.behaviour.events import Started
+from dljob_wire.messages import Phase, Problem, State
 from tests.control.scenes import EPOCH, NOW, Sat, after, make_scene, run, running, stop
 from tests.control.scenes import cast as play
 

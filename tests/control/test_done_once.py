@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.status import StartNumber, Status, Trust
-from dlcore.model import JobId, NodeName, Phase, Training
-from dlcore.model.jobs import Progress as Source
-from dlsidecar.behaviour.events import (
+from dljob.control.judging.judging import judge
+from dljob.control.situation.ports import PodPhase
+from dljob.control.situation.status import StartNumber, Status, Trust
+from dljob.core.model import JobId, NodeName, Phase, Training
+from dljob.core.model.jobs import Progress as Source
+from dljob_sidecar.behaviour.events import (
     CheckpointDone,
     CheckpointFailed,
     CheckpointTimedOut,
@@ -17,9 +17,9 @@ from dlsidecar.behaviour.events import (
     RankEnded,
     Started,
 )
-from dlwire.codec import decode_left, encode_left
-from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Problem, Progress, Saving, State, Target, Trial
+from dljob_wire.codec import decode_left, encode_left
+from dljob_wire.messages import Phase as SideCarPhase
+from dljob_wire.messages import Problem, Progress, Saving, State, Target, Trial
 from tests.control.scenes import Sat, after, cast, make_scene, new, run, stop
 
 TOTAL = Training(iterations=1000)

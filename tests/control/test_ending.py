@@ -5,13 +5,13 @@ from typing import cast
 
 import pytest
 
-from dlcontrol.loop import Controller
-from dlcontrol.pacing import Pace
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.dialer import Dialer
-from dlcontrol.situation.ports import Observation, Platform
-from dlcore import policies
-from dlcore.model import Node
+from dljob.control.loop import Controller
+from dljob.control.pacing import Pace
+from dljob.control.scheduling import Options
+from dljob.control.situation.dialer import Dialer
+from dljob.control.situation.ports import Observation, Platform
+from dljob.core import policies
+from dljob.core.model import Node
 from tests.control.callers import living
 from tests.control.governing import PlayedMemory, PlayedMetrics
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore import policies
-from dlcore.model import Checkpoint, JobId, Mechanism, Phase, Training
+from dljob.core import policies
+from dljob.core.model import Checkpoint, JobId, Mechanism, Phase, Training
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import Temper, World

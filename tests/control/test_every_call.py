@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dlcore import policies
-from dlcore.model import Checkpoint, JobId, Mechanism, Training
+from dljob.core import policies
+from dljob.core.model import Checkpoint, JobId, Mechanism, Training
 from tests.builders import make_job
 from tests.control.governing import Government, Reign
 from tests.control.played import Temper, World

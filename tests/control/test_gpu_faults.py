@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.gpus.faults import GpuFaults
-from dlcontrol.situation.ports import BootState
-from dlcore import policies
-from dlcore.model import Gpu, GpuRef, NodeName
-from dlwire.messages import Gpu as Seen
+from dljob.control.gpus.faults import GpuFaults
+from dljob.control.situation.ports import BootState
+from dljob.core import policies
+from dljob.core.model import Gpu, GpuRef, NodeName
+from dljob_wire.messages import Gpu as Seen
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import World

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.quarantine import find_held
-from dlcontrol.situation.status import ConditionType
-from dlcore.model import JobId, Phase
+from dljob.control.situation.quarantine import find_held
+from dljob.control.situation.status import ConditionType
+from dljob.core.model import JobId, Phase
 from tests.control.governing import Government, governed, has_begun, status, submit, told
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.rules import Rules
-from dlcontrol.situation.sent import Begun
-from dlcontrol.situation.status import Condition, ConditionType
-from dlcore.measuring import Resumption
-from dlcore.model import (
+from dljob.control.judging.judging import judge
+from dljob.control.situation.ports import PodPhase
+from dljob.control.situation.rules import Rules
+from dljob.control.situation.sent import Begun
+from dljob.control.situation.status import Condition, ConditionType
+from dljob.core.measuring import Resumption
+from dljob.core.model import (
     Cause,
     CauseCode,
     Checkpoint,
@@ -24,9 +24,9 @@ from dlcore.model import (
     Target,
     Training,
 )
-from dlcore.model import Progress as Watched
-from dlsidecar.behaviour.events import Gone, RankEnded, StartFailed
-from dlwire.messages import Failure, Problem, Progress, State
+from dljob.core.model import Progress as Watched
+from dljob_sidecar.behaviour.events import Gone, RankEnded, StartFailed
+from dljob_wire.messages import Failure, Problem, Progress, State
 from tests.builders import make_placement
 from tests.control.scenes import (
     ENDED,

@@ -4,11 +4,11 @@ from typing import Any
 
 import yaml
 
-from dlcontrol.acting.sidecar_options import describe_training
-from dlcore.documents import jobfile
-from dlcore.documents.checkpointfields import CHECKPOINT_SIGNS
-from dlcore.model import Job
-from dlwire.training import (
+from dljob.control.acting.sidecar_options import describe_training
+from dljob.core.documents import jobfile
+from dljob.core.documents.checkpointfields import CHECKPOINT_SIGNS
+from dljob.core.model import Job
+from dljob_wire.training import (
     Complete,
     Confirmation,
     Framework,

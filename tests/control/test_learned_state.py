@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.learning.learned_state import LearnedState
-from dlcontrol.situation.ports import Entry, PodKey
-from dlcontrol.situation.rules import News
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import DecisionNumber, Status
-from dlcore.measuring import SpeedSamples
-from dlcore.model import (
+from dljob.control.learning.learned_state import LearnedState
+from dljob.control.situation.ports import Entry, PodKey
+from dljob.control.situation.rules import News
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import DecisionNumber, Status
+from dljob.core.measuring import SpeedSamples
+from dljob.core.model import (
     Cause,
     CauseCode,
     Cluster,
@@ -29,15 +29,15 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
-from dlcore.planning import Plan, Reshape, Start
-from dlcore.profiles import JobType
-from dlcore.recording.record import Decided, Happened
-from dlstore.notebook.knowledge import ENDED
-from dlstore.notebook.notebook import Notebook
-from dlstore.opening import open_store
-from dlstore.rows import LONGEST_TEXT, read_history
-from dlwire.messages import Change, Progress, State
-from dlwire.messages import Phase as SideCarPhase
+from dljob.core.planning import Plan, Reshape, Start
+from dljob.core.profiles import JobType
+from dljob.core.recording.record import Decided, Happened
+from dljob.store.notebook.knowledge import ENDED
+from dljob.store.notebook.notebook import Notebook
+from dljob.store.opening import open_store
+from dljob.store.rows import LONGEST_TEXT, read_history
+from dljob_wire.messages import Change, Progress, State
+from dljob_wire.messages import Phase as SideCarPhase
 from tests.builders import make_job
 
 JOB, NODE = JobId("job"), NodeName("n0")

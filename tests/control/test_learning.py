@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from dlcontrol.learning.learned_state import PodTimes
-from dlcontrol.situation.dialer import Contact
-from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Booking, DecisionNumber, Status
-from dlcore.model import JobId, Node, NodeName, Placement
-from dlcore.model import Phase as JobPhase
-from dlcore.profiles import CostTerm
-from dlwire.messages import Phase, State, Stop, Warmth
+from dljob.control.learning.learned_state import PodTimes
+from dljob.control.situation.dialer import Contact
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import Entry, Pod, PodKey, PodPhase
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Booking, DecisionNumber, Status
+from dljob.core.model import JobId, Node, NodeName, Placement
+from dljob.core.model import Phase as JobPhase
+from dljob.core.profiles import CostTerm
+from dljob_wire.messages import Phase, State, Stop, Warmth
 from tests.builders import make_job
 
 NODE = NodeName("node")

@@ -10,19 +10,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dlcontrol import pacing
-from dlcontrol.loop import Controller
-from dlcontrol.pacing import BatchResult, BatchSize, Effort, Pace
-from dlcontrol.reporting.reports import find_waits
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.ports import Fenced
-from dlcontrol.situation.status import ConditionType
-from dlcore import policies
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import Cause, CauseCode, Checkpoint, JobId, NodeName, Phase
-from dlcore.planning import Start
-from dlcore.profiles import JobType
+from dljob.control import pacing
+from dljob.control.loop import Controller
+from dljob.control.pacing import BatchResult, BatchSize, Effort, Pace
+from dljob.control.reporting.reports import find_waits
+from dljob.control.scheduling import Options
+from dljob.control.situation.ports import Fenced
+from dljob.control.situation.status import ConditionType
+from dljob.core import policies
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.model import Cause, CauseCode, Checkpoint, JobId, NodeName, Phase
+from dljob.core.planning import Start
+from dljob.core.profiles import JobType
 from tests.builders import make_job
 from tests.control.callers import living
 from tests.control.governing import (

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.judging.conditions import NOT_STARTED
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.rules import Rules, Verdict
-from dlcontrol.situation.status import ConditionType
-from dlcore.model import JobId, NodeName, Phase
-from dlwire.messages import State
+from dljob.control.judging.conditions import NOT_STARTED
+from dljob.control.judging.judging import judge
+from dljob.control.situation.ports import PodPhase
+from dljob.control.situation.rules import Rules, Verdict
+from dljob.control.situation.status import ConditionType
+from dljob.core.model import JobId, NodeName, Phase
+from dljob_wire.messages import State
 from tests.control.scenes import NOW, PENDING, Sat, after, cast, make_scene, run, running, stop
 
 A = JobId("a")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dlcontrol.reporting.metrics import MOST_NAMESPACES, OTHER_NAMESPACES, Metrics
-from dlcore.model import JobId, NodeName, Phase
-from dlstore.notebook.notebook import NotebookState
-from dlstore.notebook.pending import Dropped
+from dljob.control.reporting.metrics import MOST_NAMESPACES, OTHER_NAMESPACES, Metrics
+from dljob.core.model import JobId, NodeName, Phase
+from dljob.store.notebook.notebook import NotebookState
+from dljob.store.notebook.pending import Dropped
 from tests.control.scenes import cast, make_scene, ready, run, running
 
 N0 = NodeName("n0")

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.acting.commands import Remove
-from dlcontrol.acting.coordinating import next_commands
-from dlcontrol.acting.job_in_scene import NAMES_S, is_ready
-from dlcontrol.gpus.uuids import GpuUuids
-from dlcontrol.gpus.visibility import MissingGpus
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.rules import Rules
-from dlcontrol.situation.scene import Scene
-from dlcore.model import GpuRef, JobId, Node, NodeName
-from dlsidecar.behaviour.events import Gone, StartFailed
-from dlwire.messages import Gpu, Problem, Progress, State
+from dljob.control.acting.commands import Remove
+from dljob.control.acting.coordinating import next_commands
+from dljob.control.acting.job_in_scene import NAMES_S, is_ready
+from dljob.control.gpus.uuids import GpuUuids
+from dljob.control.gpus.visibility import MissingGpus
+from dljob.control.judging.judging import judge
+from dljob.control.situation.rules import Rules
+from dljob.control.situation.scene import Scene
+from dljob.core.model import GpuRef, JobId, Node, NodeName
+from dljob_sidecar.behaviour.events import Gone, StartFailed
+from dljob_wire.messages import Gpu, Problem, Progress, State
 from tests.control.scenes import after, cast, make_scene, new, ready, run, running, stop
 
 A, N0 = JobId("a"), NodeName("n0")

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from dlcontrol.reporting import notices
-from dlcontrol.reporting.notices import MOST_WAITING, Notices
-from dlcontrol.settings import Notify, Settings, SettingsError, load_tree
-from dlcontrol.situation.rules import News
-from dlcontrol.situation.status import Condition, ConditionType
-from dlcore.model import JobId, Phase
+from dljob.control.reporting import notices
+from dljob.control.reporting.notices import MOST_WAITING, Notices
+from dljob.control.settings import Notify, Settings, SettingsError, load_tree
+from dljob.control.situation.rules import News
+from dljob.control.situation.status import Condition, ConditionType
+from dljob.core.model import JobId, Phase
 from tests.control.scenes import NOW, cast, make_scene
 from tests.loops import on_loop
 

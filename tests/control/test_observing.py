@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.deciding.snapshots import REPORT_S, statuses_of, take_snapshot
-from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.status import ConditionType
-from dlcore import policies
-from dlcore.measuring import FIRST_STEP_S
-from dlcore.model import (
+from dljob.control.deciding.snapshots import REPORT_S, statuses_of, take_snapshot
+from dljob.control.situation.ports import PodPhase
+from dljob.control.situation.quarantine import Quarantine
+from dljob.control.situation.status import ConditionType
+from dljob.core import policies
+from dljob.core.measuring import FIRST_STEP_S
+from dljob.core.model import (
     Cause,
     CauseCode,
     Checkpoint,
@@ -21,10 +21,10 @@ from dlcore.model import (
     Phase,
     Training,
 )
-from dlcore.placement.limits import NamespaceLimits
-from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
-from dlcore.profiles import Costs
-from dlwire.messages import Progress
+from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
+from dljob.core.profiles import Costs
+from dljob_wire.messages import Progress
 from tests.builders import make_placement, make_profile
 from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready, run, running, stop
 

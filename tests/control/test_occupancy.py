@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.gpus.occupancy import RETRY_S, SETTLE_S, Occupancy
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.rules import Rules
-from dlcontrol.situation.scene import Scene
-from dlcore.model import GpuRef, JobId, NodeName
-from dlsidecar.behaviour.events import Gone, StartFailed
-from dlwire.messages import Gpu, Problem, State
+from dljob.control.gpus.occupancy import RETRY_S, SETTLE_S, Occupancy
+from dljob.control.judging.judging import judge
+from dljob.control.situation.rules import Rules
+from dljob.control.situation.scene import Scene
+from dljob.core.model import GpuRef, JobId, NodeName
+from dljob_sidecar.behaviour.events import Gone, StartFailed
+from dljob_wire.messages import Gpu, Problem, State
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, ready, run
 
 A, N0 = JobId("a"), NodeName("n0")

@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcontrol.sidecars.plausible import FASTEST, LONGEST_S, SLOWEST, plausible
-from dlwire.messages import Change, Phase, Progress, State
+from dljob.control.sidecars.plausible import FASTEST, LONGEST_S, SLOWEST, plausible
+from dljob_wire.messages import Change, Phase, Progress, State
 
 NUMBERS = st.floats(0.0, 1e300)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.reporting import formatting
+from dljob.control.reporting import formatting
 
 
 def ended(reason: str, **progress: Any) -> dict[str, Any]:

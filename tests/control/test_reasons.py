@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.deciding import snapshots
-from dlcontrol.gpus.gpu_table import gpu_rows
-from dlcontrol.reporting.reasons import Outlook
-from dlcontrol.situation.dialer import Contact
-from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Booking, Condition, ConditionType, Status
-from dlcore.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
-from dlcore.predicting.predictor import Span
-from dlcore.profiles import Costs
-from dlstore.tables import GpuState
-from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Progress, State, Warmth
+from dljob.control.deciding import snapshots
+from dljob.control.gpus.gpu_table import gpu_rows
+from dljob.control.reporting.reasons import Outlook
+from dljob.control.situation.dialer import Contact
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import Entry, Pod, PodKey, PodPhase
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Booking, Condition, ConditionType, Status
+from dljob.core.model import Cause, CauseCode, Gpu, JobId, Node, NodeName, Phase, Placement
+from dljob.core.predicting.predictor import Span
+from dljob.core.profiles import Costs
+from dljob.store.tables import GpuState
+from dljob_wire.messages import Phase as SideCarPhase
+from dljob_wire.messages import Progress, State, Warmth
 from tests.builders import make_job, make_profile
 
 NOW = 1000.0

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.recording.composing import compose
-from dlcontrol.recording.recorder import Recorder
-from dlcontrol.recording.stages import Stages
-from dlcontrol.situation.ports import Entry, PodKey
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Status
-from dlcore.model import JobId, NodeName, Phase, Placement
-from dlcore.recording.record import (
+from dljob.control.recording.composing import compose
+from dljob.control.recording.recorder import Recorder
+from dljob.control.recording.stages import Stages
+from dljob.control.situation.ports import Entry, PodKey
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Status
+from dljob.core.model import JobId, NodeName, Phase, Placement
+from dljob.core.recording.record import (
     Decided,
     Ended,
     Gpu,
@@ -24,11 +24,11 @@ from dlcore.recording.record import (
     Submitted,
     decode_line,
 )
-from dlcore.recording.sums import sum_gpu_seconds
-from dlstore.rows import RecordRow
-from dlstore.tables import GpuRow
-from dlwire.messages import Change, Saving, State
-from dlwire.messages import Phase as SideCarPhase
+from dljob.core.recording.sums import sum_gpu_seconds
+from dljob.store.rows import RecordRow
+from dljob.store.tables import GpuRow
+from dljob_wire.messages import Change, Saving, State
+from dljob_wire.messages import Phase as SideCarPhase
 from tests.builders import make_job
 
 JOB, NODE = JobId("job"), NodeName("n0")

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.acting.recording import Records
-from dlcontrol.situation.ports import Fenced
-from dlcore.model import JobId, NodeName
+from dljob.control.acting.recording import Records
+from dljob.control.situation.ports import Fenced
+from dljob.core.model import JobId, NodeName
 from tests.builders import make_placement
 from tests.control.scenes import cast, make_scene
 

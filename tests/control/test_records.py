@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.situation.status import (
+from dljob.control.situation.status import (
     Booking,
     Condition,
     ConditionType,
@@ -14,8 +14,8 @@ from dlcontrol.situation.status import (
     StartNumber,
     Status,
 )
-from dlcontrol.situation.status_documents import read_status, write_status
-from dlcore.model import GpuRef, NodeName
+from dljob.control.situation.status_documents import read_status, write_status
+from dljob.core.model import GpuRef, NodeName
 from tests.builders import make_placement
 from tests.statuses import make_full_status
 

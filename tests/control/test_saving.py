@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.deciding.snapshots import take_snapshot
-from dlcontrol.judging.checkpoints import notice_for, tell_of_saving
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.status import ConditionType, Status, Trust
-from dlcore.model import Checkpoint, Mechanism, Phase, Training
-from dlcore.profiles import Costs
-from dlsidecar.behaviour.events import Gone, RankEnded, Started
-from dlwire.messages import Change, Problem, Progress, Saving
+from dljob.control.deciding.snapshots import take_snapshot
+from dljob.control.judging.checkpoints import notice_for, tell_of_saving
+from dljob.control.judging.judging import judge
+from dljob.control.situation.ports import PodPhase
+from dljob.control.situation.status import ConditionType, Status, Trust
+from dljob.core.model import Checkpoint, Mechanism, Phase, Training
+from dljob.core.profiles import Costs
+from dljob_sidecar.behaviour.events import Gone, RankEnded, Started
+from dljob_wire.messages import Change, Problem, Progress, Saving
 from tests.builders import make_job
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, released, run, running, stop
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.situation.ports import PodPhase
-from dlcontrol.situation.process_sets import find_intact
-from dlcore.model import GpuRef, JobId, NodeName, Phase
-from dlsidecar.behaviour.events import RankEnded
+from dljob.control.situation.ports import PodPhase
+from dljob.control.situation.process_sets import find_intact
+from dljob.core.model import GpuRef, JobId, NodeName, Phase
+from dljob_sidecar.behaviour.events import RankEnded
 from tests.control.scenes import (
     ENDED,
     EPOCH,

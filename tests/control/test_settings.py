@@ -3,8 +3,8 @@ from functools import partial
 
 import pytest
 
-from dlcontrol.settings import Settings, SettingsError, load_tree
-from dlcore.model import Mechanism
+from dljob.control.settings import Settings, SettingsError, load_tree
+from dljob.core.model import Mechanism
 
 load = partial(load_tree, Settings())
 

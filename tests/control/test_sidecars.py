@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.sidecars import following
-from dlcontrol.sidecars.plausible import LONGEST_S
-from dlcontrol.situation.dialer import NO_CONTACT, ForeignEpoch
-from dlcontrol.situation.ports import PodKey
-from dlcore.model import JobId, NodeName
-from dlcore.primitives.rate_limit import RateLimit
-from dlsidecar.settings import Serving
-from dlwire.messages import Phase, Post, Problem, Progress, State, Stop
+from dljob.control.sidecars import following
+from dljob.control.sidecars.plausible import LONGEST_S
+from dljob.control.situation.dialer import NO_CONTACT, ForeignEpoch
+from dljob.control.situation.ports import PodKey
+from dljob.core.model import JobId, NodeName
+from dljob.core.primitives.rate_limit import RateLimit
+from dljob_sidecar.settings import Serving
+from dljob_wire.messages import Phase, Post, Problem, Progress, State, Stop
 from tests.control.callers import HURRIED, POD, calling, contained, living, wired
 from tests.control.proxies import Fate, Proxy, of
 
@@ -264,7 +264,7 @@ async def test_a_sidecar_that_leaves_is_told_nothing_more(tmp_path):
 async def test_that_a_sidecar_ended_in_order_is_not_told_as_a_silence(
     tmp_path, caplog, leave, word
 ):
-    caplog.set_level(logging.INFO, logger="dlcontrol.sidecars.following")
+    caplog.set_level(logging.INFO, logger="dljob.control.sidecars.following")
     async with calling() as caller:
         async with contained(tmp_path / "a"):
             await caller.meet(tmp_path / "a")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlwire.messages import Phase
+from dljob_wire.messages import Phase
 from tests.control.callers import calling, living
 from tests.sidecar.drivers import is_alive, read_children, wait_until, witnessed
 from tests.sidecar.sidecars import TRAINER, SideCar

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.deciding.snapshots import take_snapshot
-from dlcontrol.judging.silence import AVOID_S, SilentPlaces
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import ConditionType
-from dlcore.model import JobId, NodeName, Phase
-from dlcore.placement.needs import Needs
-from dlcore.profiles import Costs
+from dljob.control.deciding.snapshots import take_snapshot
+from dljob.control.judging.silence import AVOID_S, SilentPlaces
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import ConditionType
+from dljob.core.model import JobId, NodeName, Phase
+from dljob.core.placement.needs import Needs
+from dljob.core.profiles import Costs
 from tests.control.governing import RULES, Government, governed, has_begun, status, submit, told
 from tests.control.scenes import NOW, Sat, cast, make_scene, ready
 

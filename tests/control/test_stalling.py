@@ -1,6 +1,6 @@
 """Trainings that hang: reported, ended and started again, in a played world."""
 
-from dlcore.model import JobId, Phase, Progress, Training
+from dljob.core.model import JobId, Phase, Progress, Training
 from tests.builders import make_job
 from tests.control.governing import Government, governed, has_begun, status, told
 from tests.control.training import Trainings

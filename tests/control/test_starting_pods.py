@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlcontrol.acting.coordinating import iter_commands
-from dlcontrol.acting.job_in_scene import JobsInScene
-from dlcontrol.judging import judging
-from dlcontrol.judging.conditions import NOT_STARTED
-from dlcontrol.judging.judging import judge
-from dlcontrol.judging.starting_pods import LONGEST_S, StartingPods, is_coming_up
-from dlcontrol.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
-from dlcontrol.situation.quarantine import Quarantine
-from dlcontrol.situation.rules import Rules
-from dlcontrol.situation.status import Condition, ConditionType
-from dlcore.model import JobId, Limits, Mechanism, NodeName, Phase
+from dljob.control.acting.coordinating import iter_commands
+from dljob.control.acting.job_in_scene import JobsInScene
+from dljob.control.judging import judging
+from dljob.control.judging.conditions import NOT_STARTED
+from dljob.control.judging.judging import judge
+from dljob.control.judging.starting_pods import LONGEST_S, StartingPods, is_coming_up
+from dljob.control.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
+from dljob.control.situation.quarantine import Quarantine
+from dljob.control.situation.rules import Rules
+from dljob.control.situation.status import Condition, ConditionType
+from dljob.core.model import JobId, Limits, Mechanism, NodeName, Phase
 from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready
 
 A, N0 = JobId("a"), NodeName("n0")

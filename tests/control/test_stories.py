@@ -6,9 +6,9 @@ A story that breaks a law can be replayed by its name: the seed determines all o
 
 import pytest
 
-from dlcore.contract import Policy
-from dlcore.model import Mechanism
-from dlsim import policies
+from dljob.core.contract import Policy
+from dljob.core.model import Mechanism
+from dljob.sim import policies
 from tests.control.stories import Plot, Story
 from tests.core.test_policies_laws import Dice
 

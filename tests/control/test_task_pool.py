@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from dlcontrol.acting.task_pool import Slots, TaskPool
+from dljob.control.acting.task_pool import Slots, TaskPool
 from tests.control.callers import living
 
 

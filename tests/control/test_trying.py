@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.commands import Try
-from dlcontrol.acting.coordinating import next_commands
-from dlcontrol.deciding.snapshots import take_snapshot
-from dlcontrol.judging.judging import judge
-from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.status import ConditionType, Trust
-from dlcore.model import Checkpoint, JobId, NodeName, Phase, Training
-from dlcore.profiles import Costs
-from dlsidecar.behaviour.events import Gone, RankEnded, Started
-from dlwire.messages import Problem, Progress, Saving, Trial
+from dljob.control.acting.commands import Try
+from dljob.control.acting.coordinating import next_commands
+from dljob.control.deciding.snapshots import take_snapshot
+from dljob.control.judging.judging import judge
+from dljob.control.situation.ports import PodKey
+from dljob.control.situation.status import ConditionType, Trust
+from dljob.core.model import Checkpoint, JobId, NodeName, Phase, Training
+from dljob.core.profiles import Costs
+from dljob_sidecar.behaviour.events import Gone, RankEnded, Started
+from dljob_wire.messages import Problem, Progress, Saving, Trial
 from tests.control.scenes import NOW, after, cast, make_scene, run, running, stop
 
 ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")

@@ -10,14 +10,14 @@ from math import inf
 
 import pytest
 
-from dlcontrol.scheduling import Options
-from dlcore import policies
-from dlcore.model import Checkpoint, Job, JobId, Limits, Training
-from dlcore.predicting.predictor import Predictor
-from dlcore.profiles import JobType
-from dlcore.recording.record import Decided
-from dlstore.rows import read_history
-from dlwire.messages import Shape
+from dljob.control.scheduling import Options
+from dljob.core import policies
+from dljob.core.model import Checkpoint, Job, JobId, Limits, Training
+from dljob.core.predicting.predictor import Predictor
+from dljob.core.profiles import JobType
+from dljob.core.recording.record import Decided
+from dljob.store.rows import read_history
+from dljob_wire.messages import Shape
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import Manner, World

@@ -6,12 +6,12 @@ from itertools import combinations
 
 import pytest
 
-from dlcontrol.situation.ports import NotKeptAlone
-from dlcontrol.situation.quarantine import FIRST_WAIT_S, LONGEST_WAIT_S, Unwritable
-from dlcore import policies
-from dlcore.contract import Policy
-from dlcore.model import JobId, Mechanism, Phase
-from dlcore.planning import Stop
+from dljob.control.situation.ports import NotKeptAlone
+from dljob.control.situation.quarantine import FIRST_WAIT_S, LONGEST_WAIT_S, Unwritable
+from dljob.core import policies
+from dljob.core.contract import Policy
+from dljob.core.model import JobId, Mechanism, Phase
+from dljob.core.planning import Stop
 from tests.control.governing import Government, governed, has_begun, status, submit, told
 from tests.control.stories import Plot, Story
 from tests.core.test_policies_laws import Dice

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dlcore.model import JobId
+from dljob.core.model import JobId
 from tests.control.played import PlayedPod, World
 from tests.control.played_sidecars import Processes
 

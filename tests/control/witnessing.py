@@ -6,9 +6,9 @@ obeyed, and knows nothing of how a controller comes to its conclusions.
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dlcontrol.situation.status import Status
-from dlcore.model import JobId, NodeName, Placement
-from dlwire.messages import Run, Target
+from dljob.control.situation.status import Status
+from dljob.core.model import JobId, NodeName, Placement
+from dljob_wire.messages import Run, Target
 from tests.control.played_sidecars import Container, Processes, number_of
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from dlcore.assuming import (
+from dljob.core.assuming import (
     AS_LONG_AGAIN,
     GUESSES,
     USUAL_CURVE,
@@ -12,11 +12,11 @@ from dlcore.assuming import (
     Assumptions,
     Knowledge,
 )
-from dlcore.model import BatchRange, JobId, JobState, Training
-from dlcore.policies.foresight.memory import Memory, State
-from dlcore.profiles import JobType, Profile, Speed
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core.model import BatchRange, JobId, JobState, Training
+from dljob.core.policies.foresight.memory import Memory, State
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 
 KNOWN = make_profile({1: 1.0, 2: 1.8, 4: 3.0})

@@ -1,7 +1,7 @@
 """A plan may be taken in bites, each of which is sound by itself."""
 
-from dlcore.model import Cause, CauseCode, JobId, NodeName, Placement
-from dlcore.planning import Plan, Start, Step, Wait
+from dljob.core.model import Cause, CauseCode, JobId, NodeName, Placement
+from dljob.core.planning import Plan, Start, Step, Wait
 
 
 def start(number: int) -> Step:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dlcore import checking
-from dlcore.checking import BrokenLaw, Law
-from dlcore.model import BatchRange, Cause, CauseCode, JobId
-from dlcore.placement.limits import NamespaceLimits
-from dlcore.placement.needs import Needs
-from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
+from dljob.core import checking
+from dljob.core.checking import BrokenLaw, Law
+from dljob.core.model import BatchRange, Cause, CauseCode, JobId
+from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.placement.needs import Needs
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
 
 TURN = Cause(CauseCode.ITS_TURN)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle, planning
-from dlcore.checking import BrokenLaw, Law
-from dlcore.contract import Decision, Share
-from dlcore.model import Cause, CauseCode
-from dlsim import policies
+from dljob.core import cycle, planning
+from dljob.core.checking import BrokenLaw, Law
+from dljob.core.contract import Decision, Share
+from dljob.core.model import Cause, CauseCode
+from dljob.sim import policies
 from tests.builders import (
     make_cluster,
     make_node,

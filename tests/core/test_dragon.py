@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle
-from dlcore.model import Cause, CauseCode, JobId, JobState, Snapshot
-from dlcore.planning import Change, Plan, Start, Step, Wait
-from dlcore.policies.papers.dragon.policy import DragonState
-from dlsim import policies
+from dljob.core import cycle
+from dljob.core.model import Cause, CauseCode, JobId, JobState, Snapshot
+from dljob.core.planning import Change, Plan, Start, Step, Wait
+from dljob.core.policies.papers.dragon.policy import DragonState
+from dljob.sim import policies
 from tests.builders import make_cluster, make_snapshot, make_state
 
 LATE = 1000.0

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dlcore.explaining.phrases import between
-from dlcore.explaining.sentences import (
+from dljob.core.explaining.phrases import between
+from dljob.core.explaining.sentences import (
     sentence_for_step,
     sentence_for_training,
     sentence_for_wait,
     sentences_for,
 )
-from dlcore.model import (
+from dljob.core.model import (
     Cause,
     CauseCode,
     Checkpoint,
@@ -30,9 +30,9 @@ from dlcore.model import (
     Snapshot,
     Training,
 )
-from dlcore.planning import Move, Reshape, Start, Stop, Wait
-from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile, Speed, fold
-from dlwire.messages import Shape
+from dljob.core.planning import Move, Reshape, Start, Stop, Wait
+from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile, Speed, fold
+from dljob_wire.messages import Shape
 
 NOW = 1000.0
 N1, N2 = NodeName("n1"), NodeName("n2")

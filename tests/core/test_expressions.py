@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.documents.expressions import LONGEST, WrongExpression, find_groups
-from dlcore.documents.jobfile import JobFileError, parse
+from dljob.core.documents.expressions import LONGEST, WrongExpression, find_groups
+from dljob.core.documents.jobfile import JobFileError, parse
 
 SLOW = (
     r"(?i)(?P<iteration>\d+)" + "[!-\U0010ffff]" * 100,

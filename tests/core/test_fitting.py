@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from dlcore.model import Direction, Target
-from dlcore.predicting.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
-from dlcore.profiles import AccuracyPoint
+from dljob.core.model import Direction, Target
+from dljob.core.predicting.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
+from dljob.core.profiles import AccuracyPoint
 from tests.core.examples import few_examples
 
 

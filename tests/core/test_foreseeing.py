@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from dlcontrol.deciding.futures import turn_document
-from dlcontrol.situation.status_documents import write_time
-from dlcore.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
-from dlcore.model import Cluster, JobId, Snapshot
-from dlcore.predicting.predictor import Span
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
+from dljob.control.deciding.futures import turn_document
+from dljob.control.situation.status_documents import write_time
+from dljob.core.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
+from dljob.core.model import Cluster, JobId, Snapshot
+from dljob.core.predicting.predictor import Span
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 from tests.sim.worlds import ONE_NODE, make_traced, make_workload
 

@@ -8,19 +8,25 @@ from functools import partial
 
 import pytest
 
-from dlcore import cycle
-from dlcore.contract import Decision, View
-from dlcore.model import Cluster, JobId, JobState, Snapshot
-from dlcore.planning import Start, Step, Stop, Wait
-from dlcore.policies.foresight import Foresight
-from dlcore.policies.foresight.bids import FEWEST_SAMPLES, MOST_SAMPLES, OVERDUE_SHARE, Bid, Bidders
-from dlcore.policies.foresight.lengths import Experience
-from dlcore.policies.foresight.memory import FORM, Memory, State
-from dlcore.policies.foresight.policy import _find_bidders, _kept
-from dlcore.predicting.conclusions import Kept
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.contract import Decision, View
+from dljob.core.model import Cluster, JobId, JobState, Snapshot
+from dljob.core.planning import Start, Step, Stop, Wait
+from dljob.core.policies.foresight import Foresight
+from dljob.core.policies.foresight.bids import (
+    FEWEST_SAMPLES,
+    MOST_SAMPLES,
+    OVERDUE_SHARE,
+    Bid,
+    Bidders,
+)
+from dljob.core.policies.foresight.lengths import Experience
+from dljob.core.policies.foresight.memory import FORM, Memory, State
+from dljob.core.policies.foresight.policy import _find_bidders, _kept
+from dljob.core.predicting.conclusions import Kept
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
 UNKNOWN = math.inf

@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from dlcore import cycle
-from dlcore.model import CauseCode, JobState, Mechanism, Node, NodeName, Placement, Snapshot
-from dlcore.planning import Change, Move, Reshape, Start, Step, Wait
-from dlcore.policies.foresight.placing.arranging import withdraw
-from dlcore.profiles import Costs, Profile
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.model import CauseCode, JobState, Mechanism, Node, NodeName, Placement, Snapshot
+from dljob.core.planning import Change, Move, Reshape, Start, Step, Wait
+from dljob.core.policies.foresight.placing.arranging import withdraw
+from dljob.core.profiles import Costs, Profile
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.builders import (
     make_cluster,
     make_node,

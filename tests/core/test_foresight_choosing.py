@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dlcore.policies.foresight.bids import Bid
-from dlcore.policies.foresight.choosing import (
+from dljob.core.policies.foresight.bids import Bid
+from dljob.core.policies.foresight.choosing import (
     EXACT_CELLS,
     _make_item,
     choose,

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from dlbaselines.common import pricing
-from dlcore.policies.common.hulls import Step
-from dlcore.policies.foresight.curves import Curve, make_curve, narrow
-from dlcore.policies.foresight.pricing import find_prices, fix_sizes
+from dljob.core.policies.common.hulls import Step
+from dljob.core.policies.foresight.curves import Curve, make_curve, narrow
+from dljob.core.policies.foresight.pricing import find_prices, fix_sizes
+from dljob_lab.policies.common import pricing
 from tests.bids import list_prices, make_bid, make_bids
 
 ROOTS = {gpus: math.sqrt(gpus) for gpus in range(1, 601)}

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle
-from dlcore.explaining.sentences import sentence_for_step
-from dlcore.model import CauseCode, Snapshot
-from dlcore.planning import Move, Reshape, Start, Step
-from dlcore.policies.foresight.choosing import choose_by_type, choose_rest
-from dlcore.policies.foresight.switching import switch_types
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.explaining.sentences import sentence_for_step
+from dljob.core.model import CauseCode, Snapshot
+from dljob.core.planning import Move, Reshape, Start, Step
+from dljob.core.policies.foresight.choosing import choose_by_type, choose_rest
+from dljob.core.policies.foresight.switching import switch_types
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.bids import make_bid
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 

@@ -3,8 +3,8 @@
 import heapq
 import random
 
-from dlcore.model import Cluster, Node, NodeName
-from dlcore.placement.free_gpus import Room
+from dljob.core.model import Cluster, Node, NodeName
+from dljob.core.placement.free_gpus import Room
 
 
 def test_the_emptiest_nodes_are_those_that_a_look_at_all_nodes_finds():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from dlcore.predicting.interpolating import (
+from dljob.core.predicting.interpolating import (
     Point,
     bound_growth,
     estimate_alone,
@@ -18,8 +18,8 @@ from dlcore.predicting.interpolating import (
     spread_exponent_alone,
     type_ratio_alone,
 )
-from dlcore.profiles import JobType, Profile, Speed
-from dlwire.messages import Shape
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob_wire.messages import Shape
 from tests.core.examples import few_examples
 
 KIND = JobType("resnet50", "imagenet", 256)

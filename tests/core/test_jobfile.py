@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcore.documents import jobfile
-from dlcore.model import (
+from dljob.core.documents import jobfile
+from dljob.core.model import (
     BatchRange,
     Checkpoint,
     Direction,
@@ -21,7 +21,7 @@ from dlcore.model import (
     Target,
     Training,
 )
-from dlcore.profiles import JobType
+from dljob.core.profiles import JobType
 
 GOOD = Path(__file__).parent / "data" / "good_jobs"
 

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.documents import jobfile
-from dlcore.documents.jobforms import SIGNALS
-from dlcore.documents.jobschema import SIMULATED
+from dljob.core.documents import jobfile
+from dljob.core.documents.jobforms import SIGNALS
+from dljob.core.documents.jobschema import SIMULATED
 from tests.core.examples import few_examples
 
 GOOD = sorted((Path(__file__).parent / "data" / "good_jobs").glob("*.yaml"))

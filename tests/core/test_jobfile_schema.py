@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dlcore.documents import jobschema
-from dlcore.documents.language.records import Many, Record, Rule
-from dlcore.documents.language.schemas import Node, Text
+from dljob.core.documents import jobschema
+from dljob.core.documents.language.records import Many, Record, Rule
+from dljob.core.documents.language.schemas import Node, Text
 
 SCHEMA = jobschema.openapi()
 

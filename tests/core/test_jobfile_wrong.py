@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore.documents import jobfile
-from dlcore.documents.rules import checkpointrules, jobrules, podrules
+from dljob.core.documents import jobfile
+from dljob.core.documents.rules import checkpointrules, jobrules, podrules
 
 WRONG_JOBS = sorted((Path(__file__).parent / "data" / "wrong_jobs").glob("*.yaml"))
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore.cycle import schedule
-from dlcore.model import CauseCode, JobId
-from dlcore.placement.limits import NamespaceLimits
-from dlcore.planning import Reshape, Start, Stop, Wait
-from dlsim import policies
+from dljob.core.cycle import schedule
+from dljob.core.model import CauseCode, JobId
+from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.planning import Reshape, Start, Stop, Wait
+from dljob.sim import policies
 from tests.builders import make_cluster, make_placement, make_profile, make_snapshot
 from tests.builders import make_state as state
 

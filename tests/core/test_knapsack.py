@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from dlbaselines.common.knapsack import solve
-from dlcore.policies.common.hulls import Curve, make_curve
+from dljob.core.policies.common.hulls import Curve, make_curve
+from dljob_lab.policies.common.knapsack import solve
 
 
 def draw_curve(rng: random.Random) -> Curve:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcore.documents import jobfile
-from dlcore.documents.launchers import launcher_of, notice_of
+from dljob.core.documents import jobfile
+from dljob.core.documents.launchers import launcher_of, notice_of
 
 LEAST = Path(__file__).parent / "data" / "good_jobs" / "least.yaml"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcore import cycle
-from dlcore.checking import BrokenLaw, Law
-from dlcore.contract import Decision, Share
-from dlcore.placement.limits import NamespaceLimits
+from dljob.core import cycle
+from dljob.core.checking import BrokenLaw, Law
+from dljob.core.contract import Decision, Share
+from dljob.core.placement.limits import NamespaceLimits
 from tests.builders import make_cluster, make_snapshot, make_state, tell
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from dlcore.lifecycle import BEGIN, FINAL, TABLE, Event, IllegalEvent, advance, draw
-from dlcore.model import Phase
+from dljob.core.lifecycle import BEGIN, FINAL, TABLE, Event, IllegalEvent, advance, draw
+from dljob.core.model import Phase
 
 # Said once more, in another form than in the module, so that a slip in the table is seen.
 EXPECTED = {

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import cycle
-from dlcore.model import CauseCode, Cluster, JobId, JobState, Node, Snapshot
-from dlcore.placement.limits import NamespaceLimits, namespace_of
-from dlcore.placement.needs import Needs
-from dlcore.planning import Plan, Reshape, Start, Stop, Wait
-from dlsim import policies
+from dljob.core import cycle
+from dljob.core.model import CauseCode, Cluster, JobId, JobState, Node, Snapshot
+from dljob.core.placement.limits import NamespaceLimits, namespace_of
+from dljob.core.placement.needs import Needs
+from dljob.core.planning import Plan, Reshape, Start, Stop, Wait
+from dljob.sim import policies
 from tests.builders import make_node, make_snapshot, make_state
 from tests.core.examples import few_examples
 

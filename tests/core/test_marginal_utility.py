@@ -2,11 +2,11 @@
 
 import pytest
 
-from dlcore.predicting import marginal_utility, mini_epochs
-from dlcore.predicting.marginal_utility import Sample, Utility
-from dlcore.predicting.mini_epochs import MiniEpoch
-from dlcore.profiles import JobType, Profile
-from dlwire.messages import Shape
+from dljob.core.predicting import marginal_utility, mini_epochs
+from dljob.core.predicting.marginal_utility import Sample, Utility
+from dljob.core.predicting.mini_epochs import MiniEpoch
+from dljob.core.profiles import JobType, Profile
+from dljob_wire.messages import Shape
 
 TRUE = Utility(0.5, 6.0, 0.25, 3.0, 40.0, 1.0)
 SAMPLES = [Sample(w, p, TRUE.speed(w, p)) for w in (1, 2, 4, 7) for p in (1, 2, 4)]

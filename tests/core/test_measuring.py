@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.measuring import SpeedSamples
-from dlcore.model import Job, NodeName, Placement
-from dlcore.profiles import CostSeen, CostTerm, SpeedSeen
-from dlwire.messages import Change, Phase, Progress, Saving, State, Trial
+from dljob.core.measuring import SpeedSamples
+from dljob.core.model import Job, NodeName, Placement
+from dljob.core.profiles import CostSeen, CostTerm, SpeedSeen
+from dljob_wire.messages import Change, Phase, Progress, Saving, State, Trial
 from tests.builders import make_job
 
 NODE = NodeName("node")

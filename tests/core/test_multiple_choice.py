@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dlcore.policies.common.multiple_choice import (
+from dljob.core.policies.common.multiple_choice import (
     HALVINGS,
     Option,
     Options,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlbaselines.elastic.ones import genomes, memory, progress, searching
-from dlcore import cycle
-from dlcore.model import BatchRange, Snapshot, Training
-from dlcore.planning import Reshape, Start
-from dlcore.profiles import JobType, Profile, Speed
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.model import BatchRange, Snapshot, Training
+from dljob.core.planning import Reshape, Start
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.sim import policies
+from dljob_lab.policies.elastic.ones import genomes, memory, progress, searching
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from dlbaselines.elastic.optimus_periodic import Round
-from dlcore import cycle
-from dlcore.model import Snapshot
-from dlcore.planning import Change, Plan, Start, Stop, Wait
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.model import Snapshot
+from dljob.core.planning import Change, Plan, Start, Stop, Wait
+from dljob.sim import policies
+from dljob_lab.policies.elastic.optimus_periodic import Round
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state
 
 STEEP = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")

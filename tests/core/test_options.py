@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from dlcore import cycle
-from dlcore.contract import Policy
-from dlcore.options import Bounds, Rule, declare, rules_of
-from dlsim import policies
+from dljob.core import cycle
+from dljob.core.contract import Policy
+from dljob.core.options import Bounds, Rule, declare, rules_of
+from dljob.sim import policies
 from tests.builders import make_cluster, make_snapshot, make_state
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import contract
-from dlcore.model import Cause, CauseCode, Cluster
-from dlcore.placement import counting
-from dlcore.placement.free_gpus import Room
-from dlcore.planning import Start, Stop, Wait
+from dljob.core import contract
+from dljob.core.model import Cause, CauseCode, Cluster
+from dljob.core.placement import counting
+from dljob.core.placement.free_gpus import Room
+from dljob.core.planning import Start, Stop, Wait
 from tests.builders import (
     make_cluster,
     make_node,

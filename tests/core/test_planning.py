@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dlcore import contract, model, planning
-from dlcore.checking import Law
-from dlcore.model import BatchRange, CauseCode
-from dlcore.planning import Move, Reshape
+from dljob.core import contract, model, planning
+from dljob.core.checking import Law
+from dljob.core.model import BatchRange, CauseCode
+from dljob.core.planning import Move, Reshape
 from tests.builders import make_cluster, make_placement, make_snapshot, make_state, make_steps
 
 # Jobs and nodes are plain strings here.

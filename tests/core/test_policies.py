@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dlbaselines.rigid import kube_default
-from dlcore import cycle
-from dlcore import policies as controllers
-from dlcore.model import Cause, CauseCode, Snapshot
-from dlcore.planning import Plan, Reshape, Start, Stop, Wait
-from dlcore.policies.common import ranking
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core import policies as controllers
+from dljob.core.model import Cause, CauseCode, Snapshot
+from dljob.core.planning import Plan, Reshape, Start, Stop, Wait
+from dljob.core.policies.common import ranking
+from dljob.sim import policies
+from dljob_lab.policies.rigid import kube_default
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_placement, make_profile, make_snapshot, make_state
 
 NO_ROOM = Cause(CauseCode.NO_ROOM)

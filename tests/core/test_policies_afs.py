@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import cycle
-from dlcore.contract import Decision
-from dlcore.model import CauseCode, Cluster, JobState, Snapshot
-from dlcore.planning import Move, Start
-from dlcore.policies.papers.afs.curves import Curve
-from dlcore.policies.papers.afs.sharing import (
+from dljob.core import cycle
+from dljob.core.contract import Decision
+from dljob.core.model import CauseCode, Cluster, JobState, Snapshot
+from dljob.core.planning import Move, Start
+from dljob.core.policies.papers.afs.curves import Curve
+from dljob.core.policies.papers.afs.sharing import (
     Contender,
     Terms,
     hand_out,
@@ -24,9 +24,9 @@ from dlcore.policies.papers.afs.sharing import (
     measure_length,
     measure_saturation,
 )
-from dlcore.profiles import Profile
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core.profiles import Profile
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.builders import (
     make_cluster,
     make_node,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dlcore import cycle
-from dlcore.model import Cause, CauseCode, JobId, NodeName, Snapshot
-from dlcore.planning import Change, Move, Reshape, Start, Step, Stop, Wait
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.model import Cause, CauseCode, JobId, NodeName, Snapshot
+from dljob.core.planning import Change, Move, Reshape, Start, Step, Stop, Wait
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 IN_PLACE = Costs(process_initialization=10, checkpoint=5, pod_initialization=80, pod_termination=70)

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import cycle
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import Cause, CauseCode, Cluster, JobId, JobState, Placement, Snapshot
-from dlcore.placement.largest import acceptable_types
-from dlcore.planning import Move, Plan, Reshape, Start, Stop, Wait
-from dlcore.profiles import JobType, Profile, Speed
-from dlsim import policies
-from dlwire.messages import Shape
+from dljob.core import cycle
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.model import Cause, CauseCode, Cluster, JobId, JobState, Placement, Snapshot
+from dljob.core.placement.largest import acceptable_types
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.sim import policies
+from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_node, make_snapshot, make_state, make_view
 from tests.core.examples import few_examples
 

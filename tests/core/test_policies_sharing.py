@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from dlbaselines.common.pricing import Priced
-from dlbaselines.common.sharing import Claim, read_claims
-from dlbaselines.elastic.hesrpt import find_shares, round_shares
-from dlbaselines.elastic.lyra import find_more
-from dlbaselines.elastic.sia import Choice, Rounds, solve, take_greedily
-from dlbaselines.elastic.themis import UNSERVED, Bid, Leases, find_winners
-from dlcore import cycle
-from dlcore.model import CauseCode, JobState, NodeName, Placement, Snapshot
-from dlcore.planning import Plan, Reshape, Start, Stop
-from dlcore.policies.common.hulls import make_curve
-from dlcore.profiles import Costs
-from dlsim import policies
+from dljob.core import cycle
+from dljob.core.model import CauseCode, JobState, NodeName, Placement, Snapshot
+from dljob.core.planning import Plan, Reshape, Start, Stop
+from dljob.core.policies.common.hulls import make_curve
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob_lab.policies.common.pricing import Priced
+from dljob_lab.policies.common.sharing import Claim, read_claims
+from dljob_lab.policies.elastic.hesrpt import find_shares, round_shares
+from dljob_lab.policies.elastic.lyra import find_more
+from dljob_lab.policies.elastic.sia import Choice, Rounds, solve, take_greedily
+from dljob_lab.policies.elastic.themis import UNSERVED, Bid, Leases, find_winners
 from tests.builders import (
     make_cluster,
     make_node,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.model import (
+from dljob.core.model import (
     Cluster,
     GpuDemand,
     Job,
@@ -17,10 +17,10 @@ from dlcore.model import (
     Placement,
     Training,
 )
-from dlcore.predicting.predictor import Predictor, Span
-from dlcore.predicting.spans import span_remaining
-from dlcore.profiles import Costs, JobType, Profile, Speed, SpeedSeen, fold
-from dlwire.messages import Shape
+from dljob.core.predicting.predictor import Predictor, Span
+from dljob.core.predicting.spans import span_remaining
+from dljob.core.profiles import Costs, JobType, Profile, Speed, SpeedSeen, fold
+from dljob_wire.messages import Shape
 
 KIND = JobType("resnet50", "imagenet", 256)
 MEASURED = {Shape(1): 1.0, Shape(2): 1.7, Shape(4): 2.4}

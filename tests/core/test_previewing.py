@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.deciding.futures import joined
-from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Status
-from dlcore import policies
-from dlcore.foreseeing import preview
-from dlcore.model import NodeName
-from dlcore.planning import Reshape, Start, Wait
-from dlcore.recording.expecting import expect
+from dljob.control.deciding.futures import joined
+from dljob.control.situation.ports import Entry
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Status
+from dljob.core import policies
+from dljob.core.foreseeing import preview
+from dljob.core.model import NodeName
+from dljob.core.planning import Reshape, Start, Wait
+from dljob.core.recording.expecting import expect
 from tests.builders import (
     make_cluster,
     make_job,

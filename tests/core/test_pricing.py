@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from dlbaselines.common.pricing import fill, find_prices
-from dlcore.policies.common.hulls import Curve, Step, make_curve, make_steps
+from dljob.core.policies.common.hulls import Curve, Step, make_curve, make_steps
+from dljob_lab.policies.common.pricing import fill, find_prices
 
 
 def make_power_hull(p: float, most: float) -> tuple[Step, ...]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlcore.placement.limits import NamespaceLimits
-from dlkube.names import max_priority_of
+from dljob.core.placement.limits import NamespaceLimits
+from dljob.kube.names import max_priority_of
 
 CLOSED = NamespaceLimits().closed()
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.documents.profilefile import ProfileFileError, parse, parse_all, render, render_all
-from dlcore.profiles import (
+from dljob.core.documents.profilefile import ProfileFileError, parse, parse_all, render, render_all
+from dljob.core.profiles import (
     FASTEST,
     LONGEST_COST_S,
     MOST_SHAPES,
@@ -22,7 +22,7 @@ from dlcore.profiles import (
     SpeedSeen,
     fold,
 )
-from dlwire.messages import Shape
+from dljob_wire.messages import Shape
 from tests.core.examples import few_examples
 
 KIND = JobType("resnet50", "imagenet", 256)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.profiles import (
+from dljob.core.profiles import (
     MOST_ACCURACY_POINTS,
     MOST_SHAPES,
     RECENT,
@@ -21,7 +21,7 @@ from dlcore.profiles import (
     SpeedSeen,
     fold,
 )
-from dlwire.messages import Shape
+from dljob_wire.messages import Shape
 
 KIND = JobType("resnet50", "imagenet", 256)
 EMPTY = Profile(KIND)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.queues import BLOCK_SIZE, FEW, Queue
+from dljob.core.queues import BLOCK_SIZE, FEW, Queue
 from tests.core.examples import few_examples
 
 

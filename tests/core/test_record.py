@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore.model import NodeName, Placement
-from dlcore.recording.record import (
+from dljob.core.model import NodeName, Placement
+from dljob.core.recording.record import (
     LINES,
     VERSION,
     Clock,
@@ -27,9 +27,9 @@ from dlcore.recording.record import (
     decode,
     encode,
 )
-from dlcore.recording.report import By, make_document, make_report
-from dlcore.recording.stretches import list_stretches
-from dlcore.recording.sums import Levels, cut, list_levels, list_spans, sum_gpu_seconds
+from dljob.core.recording.report import By, make_document, make_report
+from dljob.core.recording.stretches import list_stretches
+from dljob.core.recording.sums import Levels, cut, list_levels, list_spans, sum_gpu_seconds
 
 NODE = NodeName("n1")
 ONE, TWO = Placement.of({NODE: (0,)}, "V100"), Placement.of({NODE: (0, 1)}, "V100")

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from dlcore.model import NodeName, Placement
-from dlcore.recording.narrowing import WITHHELD, list_jobs, narrow
-from dlcore.recording.record import (
+from dljob.core.model import NodeName, Placement
+from dljob.core.recording.narrowing import WITHHELD, list_jobs, narrow
+from dljob.core.recording.record import (
     Decided,
     Ended,
     Given,
@@ -16,8 +16,8 @@ from dlcore.recording.record import (
     Source,
     Submitted,
 )
-from dlcore.recording.report import By, list_parts, make_report
-from dlcore.recording.sums import list_outages
+from dljob.core.recording.report import By, list_parts, make_report
+from dljob.core.recording.sums import list_outages
 
 NODE = NodeName("n")
 LACK = "you see a part"

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.predicting.growths import SPREAD_EXPONENT
-from dlcore.predicting.interpolating import Estimate
-from dlcore.predicting.relating import UNKNOWN, Atlas
-from dlcore.profiles import JobType, Profile, Speed
-from dlwire.messages import Shape
+from dljob.core.predicting.growths import SPREAD_EXPONENT
+from dljob.core.predicting.interpolating import Estimate
+from dljob.core.predicting.relating import UNKNOWN, Atlas
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob_wire.messages import Shape
 
 A = JobType("a", "imagenet", 64)
 B = JobType("b", "imagenet", 64)

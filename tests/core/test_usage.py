@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlcore.model import NodeName, Placement
-from dlcore.recording.record import (
+from dljob.core.model import NodeName, Placement
+from dljob.core.recording.record import (
     Decided,
     Ended,
     Given,
@@ -17,9 +17,9 @@ from dlcore.recording.record import (
     Stage,
     Submitted,
 )
-from dlcore.recording.report import By, list_parts, make_report
-from dlcore.recording.sums import sum_gpu_seconds
-from dlcore.recording.usage import Held, list_waiting, read_timelines
+from dljob.core.recording.report import By, list_parts, make_report
+from dljob.core.recording.sums import sum_gpu_seconds
+from dljob.core.recording.usage import Held, list_waiting, read_timelines
 
 NODE = NodeName("n")
 ONE = Placement.of({NODE: [0]}, "A100")

@@ -1,7 +1,7 @@
 """Costs that were not measured yet are the usual ones of other types."""
 
-from dlcore.predicting.usual_costs import find_costs
-from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile, fold
+from dljob.core.predicting.usual_costs import find_costs
+from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile, fold
 
 START, SAVE = CostTerm.PROCESS_INITIALIZATION, CostTerm.CHECKPOINT
 

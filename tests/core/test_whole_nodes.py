@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore import checking, cycle, policies
-from dlcore.checking import BrokenLaw, Law
-from dlcore.model import Cause, CauseCode, Cluster, JobState, NodeName, Placement
-from dlcore.placement.free_gpus import Room
-from dlcore.planning import Plan, Start
+from dljob.core import checking, cycle, policies
+from dljob.core.checking import BrokenLaw, Law
+from dljob.core.model import Cause, CauseCode, Cluster, JobState, NodeName, Placement
+from dljob.core.placement.free_gpus import Room
+from dljob.core.planning import Plan, Start
 from tests.builders import make_cluster, make_node, make_placement, make_snapshot, make_state
 from tests.core.examples import few_examples
 from tests.core.test_policies_laws import PROFILES, apply

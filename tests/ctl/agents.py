@@ -7,9 +7,9 @@ import sys
 import threading
 from contextlib import contextmanager
 
-from dlclient.places import Chosen
-from dlctl.verbs.agents.offering import PlacedTools
-from dllocal.folders import Folders
+from dljob.cli.verbs.agents.offering import PlacedTools
+from dljob.client.places import Chosen
+from dljob.local.folders import Folders
 
 LONGEST_S = 240.0
 """A game is a process of its own, which takes long to load where all cores are busy."""
@@ -93,7 +93,7 @@ class Client:
 @contextmanager
 def serving(*options, started_as="dljob", cwd=None, **environment):
     """Serve with these options, as the program of this name."""
-    script = f"import sys; sys.argv[0] = {started_as!r}; from dlctl.main import main; main()"
+    script = f"import sys; sys.argv[0] = {started_as!r}; from dljob.cli.main import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, "mcp", *map(str, options)],
         stdin=subprocess.PIPE,

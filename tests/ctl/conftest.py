@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.deciding import futures
-from dllocal.api.jobs.expected_turns import ExpectedTurns
+from dljob.control.deciding import futures
+from dljob.local.api.jobs.expected_turns import ExpectedTurns
 from tests.ctl.playing import Played
 from tests.ctl.running import FIVE, Command
 from tests.local.stages import staged

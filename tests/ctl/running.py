@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from dlctl.main import run
+from dljob.cli.main import run
 
 LONGEST_S = 240.0
 """No law of ours: after this time something hangs."""
@@ -56,7 +56,7 @@ class Command:
 
 def run_apart(*arguments: object, cwd: Path | None = None, **environment: str) -> Result:
     """Run ``dljob`` in a process of its own."""
-    script = "from dlctl.main import main; main()"
+    script = "from dljob.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
@@ -73,7 +73,7 @@ class Live:
     """``dljob`` in a process of its own that goes on, and what it prints as it prints it."""
 
     def __init__(self, *arguments: object) -> None:
-        script = "from dlctl.main import main; main()"
+        script = "from dljob.cli.main import main; main()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", script, *map(str, arguments)],
             # Else what is read ahead of a line would be missing from the rest.

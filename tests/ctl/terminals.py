@@ -32,7 +32,7 @@ class Terminal:
         cwd: Path,
         columns: int = 0,
         rows: int = 0,
-        script: str = "from dlctl.main import main; main()",
+        script: str = "from dljob.cli.main import main; main()",
         words: Sequence[str] = (),
         **environment: str,
     ) -> None:

@@ -7,11 +7,11 @@ from shlex import quote
 import pytest
 import yaml
 
-from dlclient.demands import Demand
-from dlclient.jobviews import PHASES
-from dlclient.local.local_backend import LocalBackend
-from dlcore.model import CauseCode, JobId, Phase
-from dlctl.inputs.spans import read_span
+from dljob.cli.inputs.spans import read_span
+from dljob.client.demands import Demand
+from dljob.client.jobviews import PHASES
+from dljob.client.local.local_backend import LocalBackend
+from dljob.core.model import CauseCode, JobId, Phase
 from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlsim import policies
-from dlsim.comparing import running
+from dljob.sim import policies
+from dljob.sim.comparing import running
 
 TWO = ("--policy", "max-min", "--policy", "srtf")
 SMALL = ("compare", "five.csv", *TWO, "--gpus", 8, "--jobs", 1)

@@ -36,7 +36,7 @@ def command(tmp_path):
     program = folder / "dljob"
     program.write_text(
         f"#!{sys.executable}\nimport sys\nsys.argv[0] = 'dljob'\n"
-        "from dlctl.main import main\nmain()\n",
+        "from dljob.cli.main import main\nmain()\n",
         encoding="utf-8",
     )
     program.chmod(0o755)

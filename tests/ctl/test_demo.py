@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dlcore.profiles import JobType, Profile, Speed
-from dlctl.verbs.studies import demo
-from dlpapers.demonstrating import performing, viewing
-from dlpapers.demonstrating.examples import load_example
-from dlpapers.demonstrating.journal import Journal
-from dlpapers.demonstrating.performing import (
+from dljob.cli.verbs.studies import demo
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob_lab.demonstrating import performing, viewing
+from dljob_lab.demonstrating.examples import load_example
+from dljob_lab.demonstrating.journal import Journal
+from dljob_lab.demonstrating.performing import (
     Hall,
     choose_iterations,
     find_machine,
     find_real_machine,
     gain_of,
 )
-from dlpapers.reproducing.sidecar.case import APPROACHES
-from dlwire.messages import Shape
+from dljob_lab.reproducing.sidecar.case import APPROACHES
+from dljob_wire.messages import Shape
 from tests.ctl.running import Result, run_apart
 from tests.ctl.terminals import Terminal
 
@@ -197,7 +197,7 @@ def test_who_interrupts_it_finds_nothing_left(tmp_path, monkeypatch, signum):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    command = [sys.executable, "-c", "from dlctl.main import main; main()"]
+    command = [sys.executable, "-c", "from dljob.cli.main import main; main()"]
     words = [*command, "demo", "--faster=60", f"--out={tmp_path / 'out'}"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as demo:
         timer = threading.Timer(300.0, demo.kill)
@@ -205,7 +205,7 @@ def test_who_interrupts_it_finds_nothing_left(tmp_path, monkeypatch, signum):
         assert demo.stderr is not None
         for line in demo.stderr:
             if "runs on 4 GPUs" in line:
-                assert any("dlsidecar" in each for each in living(tmp_path / "tmp"))
+                assert any("dljob_sidecar" in each for each in living(tmp_path / "tmp"))
                 demo.send_signal(signum)
                 break
         rest = demo.stderr.read()

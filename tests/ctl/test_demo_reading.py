@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.model import JobId
-from dlpapers.demonstrating.closing import is_in_papers_order, read_result
-from dlpapers.demonstrating.journal import Line
-from dlpapers.demonstrating.reading import (
+from dljob.core.model import JobId
+from dljob.sim.results.records import Happening
+from dljob_lab.demonstrating.closing import is_in_papers_order, read_result
+from dljob_lab.demonstrating.journal import Line
+from dljob_lab.demonstrating.reading import (
     Clock,
     read_interruptions,
     read_record,
     read_speeds,
     read_stints,
 )
-from dlpapers.demonstrating.script import Act, Script
-from dlpapers.reproducing.sidecar.case import APPROACHES, PAPER, read_times, sum_up
-from dlsim.results.records import Happening
+from dljob_lab.demonstrating.script import Act, Script
+from dljob_lab.reproducing.sidecar.case import APPROACHES, PAPER, read_times, sum_up
 
 APPROACH = "sidecar"
 JOB = JobId("job-1")

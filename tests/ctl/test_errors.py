@@ -14,12 +14,12 @@ from typing import ClassVar, cast
 import pytest
 from click import ClickException
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.options import rules_of
-from dloperator.__main__ import make_work
-from dloperator.settings import OperatorSettings
-from dlsim import policies
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.options import rules_of
+from dljob.operator.__main__ import make_work
+from dljob.operator.settings import OperatorSettings
+from dljob.sim import policies
 from tests.ctl.running import HEADER, LONGEST_S, run_apart
 
 SPEEDS = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s\n"
@@ -215,7 +215,7 @@ def test_the_exit_status_reaches_the_shell_and_a_reader_that_has_seen_enough_end
     # Before it starts, because all of the output would have room in the pipe.
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-c", "from dlctl.main import main; main()", "policies", "-o", "json"],
+        [sys.executable, "-c", "from dljob.cli.main import main; main()", "policies", "-o", "json"],
         stdout=writer,
         stderr=subprocess.PIPE,
         check=False,
@@ -260,7 +260,7 @@ SURFACES = {
     "a settings file": (*UP, "--config", "settings.yaml"),
     "the environment": UP,
 }
-"""Where a policy can be given; the other tests of options ask ``dlcore.policies`` alone."""
+"""Where a policy can be given; the other tests of options ask ``dljob.core.policies`` alone."""
 
 
 def test_an_option_of_a_policy_out_of_range_is_refused_wherever_it_is_given(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dlclient.backend import LogLine
-from dlctl.output.forms import to_json, to_yaml
-from dlctl.output.streams import harmless_document, harmless_output
-from dlctl.verbs.watching.logs import Printer
-from dlwire import codec
-from dlwire.harmless import harmless
-from dlwire.messages import Problem
+from dljob.cli.output.forms import to_json, to_yaml
+from dljob.cli.output.streams import harmless_document, harmless_output
+from dljob.cli.verbs.watching.logs import Printer
+from dljob.client.backend import LogLine
+from dljob_wire import codec
+from dljob_wire.harmless import harmless
+from dljob_wire.messages import Problem
 from tests.ctl.running import Command
 from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document, staged
@@ -27,7 +27,7 @@ COMMANDS = re.compile(
 
 def on_a_terminal(folder: Path, *commands: tuple[str, ...]) -> str:
     script = (
-        "import json, sys; from dlctl.main import run; from dlctl.output.streams import guard_output;"
+        "import json, sys; from dljob.cli.main import run; from dljob.cli.output.streams import guard_output;"
         "guard_output(); [run(words) for words in json.loads(sys.argv[1])]"
     )
     with Terminal(

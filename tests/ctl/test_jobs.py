@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from dlclient.backend import JobList
-from dlclient.local import local_backend
-from dlclient.local.local_backend import LocalBackend
-from dlcontrol.situation.status import Condition, ConditionType
-from dlcore.documents.jobnames import full_name
-from dlcore.model import CauseCode, JobId, NodeName, Phase, Placement
-from dlcore.recording.record import Decided, Happened
+from dljob.client.backend import JobList
+from dljob.client.local import local_backend
+from dljob.client.local.local_backend import LocalBackend
+from dljob.control.situation.status import Condition, ConditionType
+from dljob.core.documents.jobnames import full_name
+from dljob.core.model import CauseCode, JobId, NodeName, Phase, Placement
+from dljob.core.recording.record import Decided, Happened
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 from tests.ctl.terminals import Terminal
 from tests.local.stages import job_document, staged

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dlctl.verbs.studies.comparing import compare
-from dlctl.verbs.studies.comparing.leaderboard import BEGIN, END, write_page
-from dlsim import policies
-from dlsim.comparing.planning import make_rows
-from dlsim.comparing.suite import load_suite, plan_suite
-from dlsim.errors import BadInput
-from dlsim.inputs.shipped import find_folder
+from dljob.cli.verbs.studies.comparing import compare
+from dljob.cli.verbs.studies.comparing.leaderboard import BEGIN, END, write_page
+from dljob.sim import policies
+from dljob.sim.comparing.planning import make_rows
+from dljob.sim.comparing.suite import load_suite, plan_suite
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.shipped import find_folder
 from tests.ctl.running import FIVE
 
 SUITE = load_suite()

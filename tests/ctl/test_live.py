@@ -2,16 +2,16 @@
 
 import pytest
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.documents import profilefile
-from dlcore.model import NodeName, Placement
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl.output.forms import to_json
-from dlsim import policies
-from dlsim.engine.settings import Setting
-from dlsim.jobs.workloads import Standing
-from dlwire.messages import Shape
+from dljob.cli.output.forms import to_json
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.documents import profilefile
+from dljob.core.model import NodeName, Placement
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import policies
+from dljob.sim.engine.settings import Setting
+from dljob.sim.jobs.workloads import Standing
+from dljob_wire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, Watched, make_traced, make_workload
 
 

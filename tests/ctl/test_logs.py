@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlclient.backend import Away, NotThere
-from dlclient.jobviews import JobView
-from dlclient.local import following
-from dlclient.local.local_backend import LocalBackend
-from dlcore.model import CauseCode, JobId, Phase
-from dlctl.output import page_source
-from dlctl.output.page_source import read_tail
-from dlctl.verbs.watching.logs import find_node
-from dllocal.folders import Folders
-from dllocal.pods.logtimes import Begin, LogTimes
-from dllocal.pods.rotating import LogLimits, rotate
+from dljob.cli.output import page_source
+from dljob.cli.output.page_source import read_tail
+from dljob.cli.verbs.watching.logs import find_node
+from dljob.client.backend import Away, NotThere
+from dljob.client.jobviews import JobView
+from dljob.client.local import following
+from dljob.client.local.local_backend import LocalBackend
+from dljob.core.model import CauseCode, JobId, Phase
+from dljob.local.folders import Folders
+from dljob.local.pods.logtimes import Begin, LogTimes
+from dljob.local.pods.rotating import LogLimits, rotate
 from tests.ctl.running import Live, Result
 
 

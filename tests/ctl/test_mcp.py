@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from dlctl.verbs.agents import playing
-from dlctl.verbs.agents.calls import MOST_CALLS, MOST_GAMES, Halt
-from dlctl.verbs.agents.protocol import ToolRefused
+from dljob.cli.verbs.agents import playing
+from dljob.cli.verbs.agents.calls import MOST_CALLS, MOST_GAMES, Halt
+from dljob.cli.verbs.agents.protocol import ToolRefused
 from tests.ctl.agents import LONGEST_S, offered, serving
 from tests.ctl.running import FIVE
 from tests.ctl.test_logs import Logs

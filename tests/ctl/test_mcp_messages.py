@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlctl.verbs.agents.protocol import Server
+from dljob.cli.verbs.agents.protocol import Server
 from tests.ctl.agents import offered
 
 MISTAKES = (

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
-from dlctl.verbs.server.measure import keep
-from dllocal.measuring import Bench, StuckError
-from dllocal.profiling import Course, profile_job
-from dlpapers.demonstrating.examples import load_example
-from dlstore.opening import open_store
-from dlwire.messages import Shape
+from dljob.cli.verbs.server.measure import keep
+from dljob.core.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
+from dljob.local.measuring import Bench, StuckError
+from dljob.local.profiling import Course, profile_job
+from dljob.store.opening import open_store
+from dljob_lab.demonstrating.examples import load_example
+from dljob_wire.messages import Shape
 
 KIND = JobType("net", "data", 8)
 SPEEDS = {1: 10.0, 2: 80.0}

@@ -20,7 +20,7 @@ IN_A_TERMINAL = """
 import os, select, signal, subprocess, sys
 # A shell ignores Ctrl-C in what it runs in the background, such as these tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from dlclient.local import own_terminal
+from dljob.client.local import own_terminal
 copy = own_terminal._copy
 def copy_late(source, sink):
     # As on a busy machine: the command answers a key and ends before the next look.

@@ -2,10 +2,10 @@
 
 from click.shell_completion import ShellComplete
 
-from dlcore import policies as offered
-from dlctl.main import cli
-from dlctl.output.messages import MOST_LINES
-from dlsim import policies as simulated
+from dljob.cli.main import cli
+from dljob.cli.output.messages import MOST_LINES
+from dljob.core import policies as offered
+from dljob.sim import policies as simulated
 from tests.local.stages import job_document
 
 WRONG = """\

@@ -2,8 +2,8 @@
 
 import re
 
-from dlcore.assuming import Assuming, Knowledge
-from dlsim import policies
+from dljob.core.assuming import Assuming, Knowledge
+from dljob.sim import policies
 
 
 def test_every_policy_tells_where_it_is_from_what_it_needs_and_its_options(dljob):

@@ -6,11 +6,11 @@ job.
 import csv
 from dataclasses import replace
 
-from dlsim.clusters import fill_nodes
-from dlsim.jobs.checkpointing import Kind
-from dlsim.jobs.savings import with_checkpoint
-from dlsim.premises import list_premises
-from dlsim.scenarios import Scenario, build_setting, read_workload
+from dljob.sim.clusters import fill_nodes
+from dljob.sim.jobs.checkpointing import Kind
+from dljob.sim.jobs.savings import with_checkpoint
+from dljob.sim.premises import list_premises
+from dljob.sim.scenarios import Scenario, build_setting, read_workload
 from tests.ctl.running import HEADER
 
 

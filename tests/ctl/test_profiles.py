@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 import yaml
 
-from dlcore.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
-from dlsim.inputs import shipped
-from dlstore.opening import open_store
-from dlwire.messages import Shape
+from dljob.core.profiles import AccuracyPoint, Costs, JobType, Profile, Speed
+from dljob.sim.inputs import shipped
+from dljob.store.opening import open_store
+from dljob_wire.messages import Shape
 from tests.ctl.test_jobs import table
 
 RESNET, BERT = JobType("resnet", "imagenet", 256), JobType("bert")

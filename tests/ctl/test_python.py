@@ -13,22 +13,22 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-import dljob
 import pytest
 
-import dlapi
-from dlapi.connection import Connection, Logs
-from dlapi.lines import _Question
-from dlclient.backend import LogLine
-from dllocal.folders import Folders
-from dlsim.clusters import Machines
+import dljob
+import dljob.api
+from dljob.api.connection import Connection, Logs
+from dljob.api.lines import _Question
+from dljob.client.backend import LogLine
+from dljob.local.folders import Folders
+from dljob.sim.clusters import Machines
 from tests.ctl.pages import ROOT
 from tests.ctl.running import Command
 from tests.ctl.terminals import AGAIN_S
 from tests.local.stages import job_document
 
 LIMIT_S = 240.0
-IMPORTABLE = ROOT / "sidecar" / "dlsidecar" / "importable"
+IMPORTABLE = ROOT / "sidecar" / "dljob_sidecar" / "importable"
 
 
 @pytest.fixture
@@ -66,15 +66,15 @@ def test_in_a_training_only_the_standard_library_is_loaded():
     # A package beside the interface shadows nothing of the SideCar's, and loads the interface when it is used.
     program = (
         "import sys; import dljob; import dljob.training;"
-        "assert 'dlapi' not in sys.modules; dljob.Problem; assert 'dlapi' in sys.modules"
+        "assert 'dljob.api' not in sys.modules; dljob.Problem; assert 'dljob.api' in sys.modules"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=LIMIT_S)
 
 
 def test_the_package_has_the_names_of_the_interface():
-    assert set(dljob.__dir__()) >= {*dlapi.__all__, "training"}
-    assert dljob.connect is dlapi.connect
+    assert set(dljob.__dir__()) >= {*dljob.api.__all__, "training"}
+    assert dljob.connect is dljob.api.connect
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         dljob.nothing  # type: ignore[attr-defined]  # noqa: B018
 
@@ -367,7 +367,7 @@ def test_a_followed_log_holds_up_no_question_no_time_out_and_no_close(played):
 UNANSWERED = """
 import asyncio, sys
 import dljob
-from dlclient.local import socket_client
+from dljob.client.local import socket_client
 
 async def main():
     async with dljob.connect_async(sys.argv[1]) as there:

@@ -8,9 +8,9 @@ import sys
 import pytest
 import yaml
 
-from dlclient.drafting import USUAL_PROGRESS, name_of
-from dlcore.documents import jobfile
-from dlcore.model import CauseCode, JobId, Phase
+from dljob.client.drafting import USUAL_PROGRESS, name_of
+from dljob.core.documents import jobfile
+from dljob.core.model import CauseCode, JobId, Phase
 from tests.ctl.running import Live
 from tests.ctl.terminals import Terminal
 from tests.local.ups import going

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dlsim.comparing import running
+from dljob.sim.comparing import running
 from tests.ctl.running import run_apart
 
 FIVE = ("simulate", "five.csv", "--gpus", 8)

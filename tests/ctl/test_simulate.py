@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore.documents import profilefile
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlctl.output.bars import Bar
-from dlctl.verbs.studies import bound
-from dlsim import policies
-from dlsim.results import writing
-from dlwire.messages import Shape
+from dljob.cli.output.bars import Bar
+from dljob.cli.verbs.studies import bound
+from dljob.core.documents import profilefile
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import policies
+from dljob.sim.results import writing
+from dljob_wire.messages import Shape
 from tests.ctl.running import HEADER, TRACES, run_apart
 from tests.sim.test_own_policies import OWN
 from tests.sim.worlds import write_short
@@ -343,7 +343,7 @@ class Spied:
 
 def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
     clock = iter([0.0, 0.5, 2.0, 2.01, 3.0, 3.01])
-    monkeypatch.setattr("dlctl.output.bars.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("dljob.cli.output.bars.time.monotonic", lambda: next(clock))
     spied = Spied()
     bar = Bar(spied)  # type: ignore[arg-type]
     bar.watch("fifo", 1, 10)

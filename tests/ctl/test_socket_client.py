@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from dlclient.backend import Away
-from dlclient.local import socket_client
-from dlclient.local.socket_client import SocketClient
-from dlctl.verbs.server import down
-from dllocal.api import serving
-from dllocal.folders import Folders
-from dllocal.state_folder import make_folders
+from dljob.cli.verbs.server import down
+from dljob.client.backend import Away
+from dljob.client.local import socket_client
+from dljob.client.local.socket_client import SocketClient
+from dljob.local.api import serving
+from dljob.local.folders import Folders
+from dljob.local.state_folder import make_folders
 from tests.local.stages import job_document
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from dlctl.output.streams import divert_libraries
+from dljob.cli.output.streams import divert_libraries
 
 
 def test_what_a_library_prints_goes_to_standard_error(capfd):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlctl.main import run
+from dljob.cli.main import run
 from tests.local.stages import job_document
 
 WRONG_JOBS = sorted((Path(__file__).parents[1] / "core" / "data" / "wrong_jobs").glob("*.yaml"))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlclient.jobviews import JobView, eta_of
-from dlcore.model import CauseCode
-from dlctl.output.frames import Facts, Frame, Window
-from dlctl.output.gpu_map import Signs
-from dlctl.verbs.watching.get import row_of
+from dljob.cli.output.frames import Facts, Frame, Window
+from dljob.cli.output.gpu_map import Signs
+from dljob.cli.verbs.watching.get import row_of
+from dljob.client.jobviews import JobView, eta_of
+from dljob.core.model import CauseCode
 from tests.ctl.terminals import Terminal
 
 ABOUT = {"policy": "adaptive", "mechanism": "in-place"}

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dlclient.exporting.files import Format, render
-from dlcore.recording.record import Gpu, Header, Record, Source
+from dljob.client.exporting.files import Format, render
+from dljob.core.recording.record import Gpu, Header, Record, Source
 from tests.ctl.running import FIVE
 from tests.web.browsers import find_node
 

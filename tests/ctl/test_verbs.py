@@ -8,8 +8,8 @@ import sys
 import click
 import pytest
 
-from dlctl.main import cli
-from dlctl.verb_list import VERBS
+from dljob.cli.main import cli
+from dljob.cli.verb_list import VERBS
 from tests.ctl.running import LONGEST_S
 
 NAMES = [name for verbs in VERBS.values() for name in verbs]
@@ -54,7 +54,7 @@ LIGHT = (
 )
 SCRIPT = """
 import json, sys
-from dlctl.main import run
+from dljob.cli.main import run
 for words in json.loads(sys.argv[1]):
     assert run(words.split()) == 0, words
     loaded = {name.partition(".")[0] for name in sys.modules}

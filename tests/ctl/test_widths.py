@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from dlcore.model import CauseCode
-from dlctl.output import printing, texts
-from dlctl.verbs.studies.comparing import comparisons
+from dljob.cli.output import printing, texts
+from dljob.cli.verbs.studies.comparing import comparisons
+from dljob.core.model import CauseCode
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict
 
-from dlsidecar.observing.gpus import nvml as gpus
+from dljob_sidecar.observing.gpus import nvml as gpus
 
 READINGS = 20
 

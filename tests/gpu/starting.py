@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dlwire.messages import Phase, State
+from dljob_wire.messages import Phase, State
 from tests.gpu import witness
 from tests.gpu.place import PROGRAM_MIB, Place
 from tests.sidecar.drivers import ROOT, read_proc

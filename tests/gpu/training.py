@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from dlwire.messages import Phase, Saving
+from dljob_wire.messages import Phase, Saving
 from tests.gpu.place import Place
 from tests.gpu.starting import Figures, is_running, problems
 from tests.sidecar.drivers import ROOT

@@ -3,7 +3,7 @@ Stands before an honest SideCar, and tells its controller something else.
 
 ``python -m tests.hostile.liar KIND -- [PROGRAM] run ARGUMENTS`` starts a SideCar with these arguments and
 answers in its place over TLS, as a user's image could. PROGRAM is what Python runs for a SideCar where it has
-no package ``dlsidecar``. ``python -m tests.hostile.liar KIND COMMAND...`` without the two dashes is a
+no package ``dljob_sidecar``. ``python -m tests.hostile.liar KIND COMMAND...`` without the two dashes is a
 training: it puts a socket of its own in the place of its SideCar's, whose user it is.
 """
 
@@ -151,7 +151,7 @@ MANNERS = {
 async def stand_before(kind: Kind, words: Sequence[str]) -> int:
     """Be the SideCar of a container, by way of an honest one."""
     at = words.index("run")
-    program, arguments = words[:at] or ("-m", "dlsidecar"), words[at + 1 :]
+    program, arguments = words[:at] or ("-m", "dljob_sidecar"), words[at + 1 :]
     given = {
         name: word.removeprefix(name)
         for name in CONTROL

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from dllocal.gpus.nvml import Device, NoGpusError
-from dlwire.occupancy import Usage
+from dljob.local.gpus.nvml import Device, NoGpusError
+from dljob_wire.occupancy import Usage
 from tests.sidecar import standins
 from tests.sidecar.standins import build_nvml
 

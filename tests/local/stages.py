@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dlcontrol.deciding import snapshots
-from dlcontrol.recording.composing import compose
-from dlcontrol.settings import Settings, load_tree
-from dlcontrol.situation.dialer import Contact
-from dlcontrol.situation.job_pods import JobPod
-from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcontrol.situation.scene import Scene
-from dlcontrol.situation.status import Booking, Status
-from dlcore import policies
-from dlcore.model import (
+from dljob.control.deciding import snapshots
+from dljob.control.recording.composing import compose
+from dljob.control.settings import Settings, load_tree
+from dljob.control.situation.dialer import Contact
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import Pod, PodKey, PodPhase
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Booking, Status
+from dljob.core import policies
+from dljob.core.model import (
     Cause,
     CauseCode,
     Gpu,
@@ -35,19 +35,19 @@ from dlcore.model import (
     Placement,
     Snapshot,
 )
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlcore.recording.record import Header, Line, Record, Source
-from dllocal.api.serving import Server
-from dllocal.events import Events
-from dllocal.folders import Folders
-from dllocal.jobs.registry import Registry
-from dllocal.pods.logtimes import LogTimes
-from dllocal.server_parts import ServerParts
-from dllocal.state_folder import make_folders
-from dlstore.rows import RecordRow
-from dlstore.store import StoreUnavailableError
-from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Progress, Shape, State
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.core.recording.record import Header, Line, Record, Source
+from dljob.local.api.serving import Server
+from dljob.local.events import Events
+from dljob.local.folders import Folders
+from dljob.local.jobs.registry import Registry
+from dljob.local.pods.logtimes import LogTimes
+from dljob.local.server_parts import ServerParts
+from dljob.local.state_folder import make_folders
+from dljob.store.rows import RecordRow
+from dljob.store.store import StoreUnavailableError
+from dljob_wire.messages import Phase as SideCarPhase
+from dljob_wire.messages import Progress, Shape, State
 from tests.loops import close_loop
 
 T = TypeVar("T")

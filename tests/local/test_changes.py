@@ -5,9 +5,9 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.model import JobId
-from dllocal.jobs import changes
-from dllocal.jobs.changes import Changes
+from dljob.core.model import JobId
+from dljob.local.jobs import changes
+from dljob.local.jobs.changes import Changes
 
 JOBS = [JobId(name) for name in "abc"]
 

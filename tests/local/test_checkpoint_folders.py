@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.situation.ports import PodKey
-from dlcore.model import JobId, NodeName
-from dllocal.api.jobs.intake import newest_in
-from dllocal.folders import Folders
+from dljob.control.situation.ports import PodKey
+from dljob.core.model import JobId, NodeName
+from dljob.local.api.jobs.intake import newest_in
+from dljob.local.folders import Folders
 from tests.local.ups import going, replay
 
 real = pytest.mark.processes

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.documents import jobfile
-from dllocal import environments
-from dllocal.containers import keeper, running
-from dllocal.containers.engines import ContainerSpec, Mount
-from dllocal.containers.trying import Trials
-from dllocal.environments import Origin, Submitter
-from dllocal.folders import Folders
+from dljob.core.documents import jobfile
+from dljob.local import environments
+from dljob.local.containers import keeper, running
+from dljob.local.containers.engines import ContainerSpec, Mount
+from dljob.local.containers.trying import Trials
+from dljob.local.environments import Origin, Submitter
+from dljob.local.folders import Folders
 from tests.ctl.running import LONGEST_S
 from tests.local.stages import job_document
 from tests.local.ups import going, kill_all

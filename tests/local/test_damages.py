@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.situation.clocks import Stamp
-from dlcontrol.situation.ports import Entry, Fenced
-from dlcontrol.situation.status import DecisionNumber, Status
-from dlcore.model import JobId, NodeName, Placement
-from dllocal.folders import StateError
-from dllocal.jobs import journal
-from dllocal.jobs.registry import Registry
+from dljob.control.situation.clocks import Stamp
+from dljob.control.situation.ports import Entry, Fenced
+from dljob.control.situation.status import DecisionNumber, Status
+from dljob.core.model import JobId, NodeName, Placement
+from dljob.local.folders import StateError
+from dljob.local.jobs import journal
+from dljob.local.jobs.registry import Registry
 from tests.local.stages import job_document
 
 NAMES = [f"job-{number}" for number in range(6)]

@@ -7,10 +7,10 @@ import stat
 
 import pytest
 
-from dlclient.backend import BackendError
-from dlclient.local.socket_client import SocketClient
-from dllocal.folders import Folders, StateError
-from dllocal.state_folder import lock_folder, make_folders, make_sockets
+from dljob.client.backend import BackendError
+from dljob.client.local.socket_client import SocketClient
+from dljob.local.folders import Folders, StateError
+from dljob.local.state_folder import lock_folder, make_folders, make_sockets
 from tests.local.ups import going, replay
 
 ONE = {"gpus": {"options": [1]}}

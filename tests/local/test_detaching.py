@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dlclient.backend import Away
-from dlclient.local.local_backend import LocalBackend
-from dlctl.inputs import units
-from dlctl.verbs.server.down import find_process
-from dllocal.folders import Folders
+from dljob.cli.inputs import units
+from dljob.cli.verbs.server.down import find_process
+from dljob.client.backend import Away
+from dljob.client.local.local_backend import LocalBackend
+from dljob.local.folders import Folders
 from tests.ctl.running import LONGEST_S, Command, Live, run_apart
 from tests.local.ups import Up as ForegroundUp
 from tests.local.ups import find_processes, kill_all, replay
@@ -96,7 +96,7 @@ def test_one_terminal_is_enough(state, root):
 
 @real
 def test_it_goes_on_when_its_terminal_is_closed(state):
-    script = "from dlctl.main import main; main()"
+    script = "from dljob.cli.main import main; main()"
     words = ["up", "--gpus", "2", "--state", str(state), "--detach"]
     pid, terminal = pty.fork()
     if pid == 0:

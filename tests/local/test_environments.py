@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.status import Status
-from dlcontrol.situation.status_documents import write_status
-from dlcore.documents import jobfile
-from dlcore.model import JobId
-from dllocal import environments
-from dllocal.environments import REDACTED, EnvironmentVariablesError, Origin, Submitter
-from dllocal.jobs.jobs_schema import STEPS
-from dllocal.jobs.registry import Registry
+from dljob.control.situation.status import Status
+from dljob.control.situation.status_documents import write_status
+from dljob.core.documents import jobfile
+from dljob.core.model import JobId
+from dljob.local import environments
+from dljob.local.environments import REDACTED, EnvironmentVariablesError, Origin, Submitter
+from dljob.local.jobs.jobs_schema import STEPS
+from dljob.local.jobs.registry import Registry
 from tests.local.stages import job_document
 from tests.local.ups import going, replay
 

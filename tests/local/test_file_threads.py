@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from dllocal.api.jobs import intake
-from dllocal.files import bounded_checks
-from dllocal.files.bounded_checks import BoundedChecks, NoAnswerError
-from dllocal.files.file_threads import AllBusyError, FileThreads
-from dllocal.pods import trainers
+from dljob.local.api.jobs import intake
+from dljob.local.files import bounded_checks
+from dljob.local.files.bounded_checks import BoundedChecks, NoAnswerError
+from dljob.local.files.file_threads import AllBusyError, FileThreads
+from dljob.local.pods import trainers
 from tests.local.asking import Asker
 from tests.local.stages import job_document, staged
 

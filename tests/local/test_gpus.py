@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dllocal.environments import name_user
-from dllocal.files.file_threads import FileThreads
-from dllocal.gpus import gpu_choices, gpu_locks
-from dllocal.gpus.devices import RealGpus
-from dllocal.gpus.gpu_choices import GpuChoiceError
-from dllocal.gpus.gpu_locks import GpuLock
-from dllocal.gpus.occupancy import OwnUse, find_foreign
-from dlwire.occupancy import BUSY_BYTES, Usage
+from dljob.local.environments import name_user
+from dljob.local.files.file_threads import FileThreads
+from dljob.local.gpus import gpu_choices, gpu_locks
+from dljob.local.gpus.devices import RealGpus
+from dljob.local.gpus.gpu_choices import GpuChoiceError
+from dljob.local.gpus.gpu_locks import GpuLock
+from dljob.local.gpus.occupancy import OwnUse, find_foreign
+from dljob_wire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices
 from tests.local.ups import going, replay

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dllocal.pods.rotating import MOST_LATE, MOST_MEANWHILE, MOST_OVER, LogLimits
+from dljob.local.pods.rotating import MOST_LATE, MOST_MEANWHILE, MOST_OVER, LogLimits
 from tests.hostile import trainings
 from tests.local.ups import Up, find_processes, going, replay
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dllocal.api.labels import SelectorError, parse
+from dljob.local.api.labels import SelectorError, parse
 
 JOBS = {
     "vision": {"team": "vision", "tier": "prod"},

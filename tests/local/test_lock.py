@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from dllocal import state_folder
-from dllocal.folders import Folders, StateError
-from dllocal.state_folder import lock_folder, read_epoch
+from dljob.local import state_folder
+from dljob.local.folders import Folders, StateError
+from dljob.local.state_folder import lock_folder, read_epoch
 
 # A child that has not yet run its program has what its parent has open, the lock among it.
 CONTROLLER = """
 import os, sys, time
 from pathlib import Path
-from dllocal.folders import Folders
-from dllocal.state_folder import lock_folder, make_folders, note_epoch
+from dljob.local.folders import Folders
+from dljob.local.state_folder import lock_folder, make_folders, note_epoch
 
 folders = Folders(Path(sys.argv[1]))
 make_folders(folders)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.situation.clocks import Stamp
-from dlcontrol.situation.ports import PodPhase
-from dllocal.folders import Folders
-from dllocal.pods.pod_folders import BookedPod, PodFolder, find_sidecars
-from dllocal.pods.pod_states import PodTimes
-from dlwire.codec import encode_left
-from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import State
+from dljob.control.situation.clocks import Stamp
+from dljob.control.situation.ports import PodPhase
+from dljob.local.folders import Folders
+from dljob.local.pods.pod_folders import BookedPod, PodFolder, find_sidecars
+from dljob.local.pods.pod_states import PodTimes
+from dljob_wire.codec import encode_left
+from dljob_wire.messages import Phase as SideCarPhase
+from dljob_wire.messages import State
 from tests.chaos.processes import parent
 from tests.local.test_pods import BOOKING, KEY, live_through, place
 

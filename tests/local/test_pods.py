@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.ports import Entry, Pod, PodKey, PodPhase
-from dlcontrol.situation.status import Booking, Status
-from dlcore.documents import jobfile
-from dlcore.model import JobId, NodeName, Placement
-from dllocal.files import bounded_checks
-from dllocal.files.bounded_checks import NoAnswerError
-from dllocal.folders import Folders
-from dllocal.pods.launching import LaunchCommands
-from dllocal.pods.pod_folders import BookedPod
-from dllocal.pods.pod_states import PodTimes
-from dllocal.pods.processes import Pods
-from dllocal.pods.watching import PodWatch
-from dllocal.state_folder import make_folders, make_sockets
+from dljob.control.situation.ports import Entry, Pod, PodKey, PodPhase
+from dljob.control.situation.status import Booking, Status
+from dljob.core.documents import jobfile
+from dljob.core.model import JobId, NodeName, Placement
+from dljob.local.files import bounded_checks
+from dljob.local.files.bounded_checks import NoAnswerError
+from dljob.local.folders import Folders
+from dljob.local.pods.launching import LaunchCommands
+from dljob.local.pods.pod_folders import BookedPod
+from dljob.local.pods.pod_states import PodTimes
+from dljob.local.pods.processes import Pods
+from dljob.local.pods.watching import PodWatch
+from dljob.local.state_folder import make_folders, make_sockets
 from tests.local.stages import job_document
 
 LONGEST_SECONDS = 240.0

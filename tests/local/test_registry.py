@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.clocks import Reading
-from dlcontrol.situation.ports import NotKept
-from dlcore.model import JobId, Node, NodeName
-from dllocal.events import Events
-from dllocal.folders import Folders, StateError
-from dllocal.jobs.cells import job_cells
-from dllocal.jobs.jobs_file import JobsFile
-from dllocal.jobs.registry import Registry
-from dllocal.machine import Machine
+from dljob.control.situation.clocks import Reading
+from dljob.control.situation.ports import NotKept
+from dljob.core.model import JobId, Node, NodeName
+from dljob.local.events import Events
+from dljob.local.folders import Folders, StateError
+from dljob.local.jobs.cells import job_cells
+from dljob.local.jobs.jobs_file import JobsFile
+from dljob.local.jobs.registry import Registry
+from dljob.local.machine import Machine
 from tests.local.stages import job_document
 
 ODD, FINE = JobId("odd"), JobId("team/fine")

@@ -8,14 +8,14 @@ import threading
 import time
 from pathlib import Path
 
-from dllocal.files.tree_removal import MOST_LEVELS, remove_tree
-from dllocal.folders import IN_MEMORY, Folders
-from dllocal.pods import removing
-from dllocal.pods.launching import LaunchCommands
-from dllocal.pods.processes import Pods
-from dllocal.pods.removing import PREFIX, Remover
-from dllocal.pods.watching import PodWatch
-from dllocal.state_folder import make_folders
+from dljob.local.files.tree_removal import MOST_LEVELS, remove_tree
+from dljob.local.folders import IN_MEMORY, Folders
+from dljob.local.pods import removing
+from dljob.local.pods.launching import LaunchCommands
+from dljob.local.pods.processes import Pods
+from dljob.local.pods.removing import PREFIX, Remover
+from dljob.local.pods.watching import PodWatch
+from dljob.local.state_folder import make_folders
 
 LONGEST_S = 240.0
 MARK = "0123456789abcdef"

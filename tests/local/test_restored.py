@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.sidecars.dialing import DialSettings, Line
-from dlcontrol.situation.ports import Address
-from dllocal.folders import Folders
-from dlwire.messages import State
+from dljob.control.sidecars.dialing import DialSettings, Line
+from dljob.control.situation.ports import Address
+from dljob.local.folders import Folders
+from dljob_wire.messages import State
 from tests.ctl.running import LONGEST_S
 from tests.local.ups import Up, find_processes, going, replay
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from dlclient.local.following import read_lines
-from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.status import Booking
-from dlcore.model import JobId, NodeName
-from dllocal.folders import Folders, older_parts
-from dllocal.pods import rotating
-from dllocal.pods.logtimes import Begin, LogTimes
-from dllocal.pods.rotating import JobLogs, LogLimits, LogRotator, begin, rotate
+from dljob.client.local.following import read_lines
+from dljob.control.situation.ports import PodKey
+from dljob.control.situation.status import Booking
+from dljob.core.model import JobId, NodeName
+from dljob.local.folders import Folders, older_parts
+from dljob.local.pods import rotating
+from dljob.local.pods.logtimes import Begin, LogTimes
+from dljob.local.pods.rotating import JobLogs, LogLimits, LogRotator, begin, rotate
 from tests.local.ups import going, replay
 
 SMALL = LogLimits(largest_bytes=4096, kept_parts=2)

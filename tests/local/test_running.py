@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dlcontrol.scheduling import Options
-from dlcore import policies
-from dllocal.gpus.devices import RealGpus
-from dllocal.running import Running
-from dllocal.setup import Setup
+from dljob.control.scheduling import Options
+from dljob.core import policies
+from dljob.local.gpus.devices import RealGpus
+from dljob.local.running import Running
+from dljob.local.setup import Setup
 from tests.local.gpus import ToldDriver, devices
 from tests.loops import after_turns
 
@@ -57,7 +57,7 @@ def test_a_server_that_is_ended_when_it_first_knows_its_gpus_ends(root, turns):
 
 
 @pytest.mark.parametrize(
-    "part", ["dllocal.running.report_steps", "dllocal.gpus.devices.RealGpus.watch"]
+    "part", ["dljob.local.running.report_steps", "dljob.local.gpus.devices.RealGpus.watch"]
 )
 def test_a_server_ends_with_the_error_of_a_part_that_dies(root, monkeypatch, part):
     async def fail(*_, **__):

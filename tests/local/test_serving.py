@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from dlcontrol.deciding import plans
-from dlcontrol.reporting.reasons import Outlook
-from dlcore import foreseeing
-from dlcore.foreseeing import Effect, Turn
-from dlcore.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
-from dlcore.planning import Reshape, Wait
-from dlcore.recording.record import Decided, Given, Gpu, Happened, Submitted, decode
-from dlcore.recording.sums import list_outages, sum_gpu_seconds
-from dllocal.api import queries, refusals, showing
-from dllocal.api.access import Access
-from dllocal.folders import StateError
-from dllocal.jobs.registry import Registry
+from dljob.control.deciding import plans
+from dljob.control.reporting.reasons import Outlook
+from dljob.core import foreseeing
+from dljob.core.foreseeing import Effect, Turn
+from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
+from dljob.core.planning import Reshape, Wait
+from dljob.core.recording.record import Decided, Given, Gpu, Happened, Submitted, decode
+from dljob.core.recording.sums import list_outages, sum_gpu_seconds
+from dljob.local.api import queries, refusals, showing
+from dljob.local.api.access import Access
+from dljob.local.folders import StateError
+from dljob.local.jobs.registry import Registry
 from tests.local.asking import Answer, Asker
 from tests.local.stages import job_document, staged
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlctl.verbs.studies.supposing import WrongQuestion, read_question
+from dljob.cli.verbs.studies.supposing import WrongQuestion, read_question
 
 
 def test_a_wrong_question_names_its_field():

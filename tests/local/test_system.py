@@ -25,21 +25,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dlclient.backend import Away, BackendError
-from dlclient.local.local_backend import LocalBackend
-from dlclient.local.socket_client import SocketClient
-from dlcontrol.sidecars.dialing import DialSettings, Line, Unreachable
-from dlcontrol.sidecars.peers import Peer
-from dlcontrol.situation.ports import Address
-from dlctl.inputs import units
-from dlctl.verbs.server.installation import find_writer
-from dllocal.api.access import identify, namespace_of
-from dllocal.environments import Submitter
-from dllocal.folders import Folders, StateError
-from dllocal.jobs import user_limits
-from dllocal.jobs.user_limits import MOST_REFUSALS, ConnectionLimits
-from dllocal.pods.rotating import LogLimits, rotate
-from dllocal.state_folder import lock_folder, make_folders
+from dljob.cli.inputs import units
+from dljob.cli.verbs.server.installation import find_writer
+from dljob.client.backend import Away, BackendError
+from dljob.client.local.local_backend import LocalBackend
+from dljob.client.local.socket_client import SocketClient
+from dljob.control.sidecars.dialing import DialSettings, Line, Unreachable
+from dljob.control.sidecars.peers import Peer
+from dljob.control.situation.ports import Address
+from dljob.local.api.access import identify, namespace_of
+from dljob.local.environments import Submitter
+from dljob.local.folders import Folders, StateError
+from dljob.local.jobs import user_limits
+from dljob.local.jobs.user_limits import MOST_REFUSALS, ConnectionLimits
+from dljob.local.pods.rotating import LogLimits, rotate
+from dljob.local.state_folder import lock_folder, make_folders
 from tests.ctl.running import LONGEST_S, Command, run_apart
 from tests.local.ups import ROOT, find_processes, kill_all
 from tests.local.users import SCRIPT, User, find_python, made, make_python
@@ -129,7 +129,7 @@ def _steps(there, user):
 def _sidecars(user):
     return [
         pid
-        for pid in find_processes(Path("dlsidecar"))
+        for pid in find_processes(Path("dljob_sidecar"))
         if owner_of(Path(f"/proc/{pid}")) == user.uid
     ]
 
@@ -671,7 +671,7 @@ def test_nothing_is_sent_to_a_server_of_another_user(tmp_path, monkeypatch):
         # The kernel reports the server's user ID; the test changes only our own.
         uid = os.getuid()
         monkeypatch.setattr("os.getuid", lambda: uid + 1)
-        monkeypatch.setattr("dlclient.local.socket_client.ROOT", uid + 2)
+        monkeypatch.setattr("dljob.client.local.socket_client.ROOT", uid + 2)
         with pytest.raises(BackendError, match=f"user {uid} answers at .*; nothing was sent"):
             SocketClient(path).ask("GET", ("about",))
         thread.join(LONGEST_S)

@@ -6,9 +6,9 @@ from contextlib import closing, suppress
 
 import pytest
 
-from dlcontrol.situation.clocks import Reading
-from dllocal.jobs.cells import job_cells
-from dllocal.jobs.jobs_file import JobsFile
+from dljob.control.situation.clocks import Reading
+from dljob.local.jobs.cells import job_cells
+from dljob.local.jobs.jobs_file import JobsFile
 from tests.local.ups import find_processes, going, replay
 from tests.sidecar.drivers import read_proc
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcontrol.sidecars.peers import Peer
-from dllocal.api import turns
-from dllocal.api.jobs import job_documents
-from dllocal.api.refusals import RefusedError
-from dllocal.api.turns import Turns
+from dljob.control.sidecars.peers import Peer
+from dljob.local.api import turns
+from dljob.local.api.jobs import job_documents
+from dljob.local.api.refusals import RefusedError
+from dljob.local.api.turns import Turns
 from tests.local.stages import job_document
 
 WORK_S = 0.05

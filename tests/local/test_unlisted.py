@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.sidecars.dialing import DialSettings
-from dlcontrol.situation.ports import PodKey
-from dlcontrol.situation.status import Booking
-from dlcore.model import JobId, Node
-from dllocal.events import Events
-from dllocal.folders import Folders, StateError
-from dllocal.jobs import relisting as relistings
-from dllocal.jobs.registry import Registry
-from dllocal.jobs.relisting import Relisting
-from dllocal.jobs.unlisted import Unlisted, find_unlisted
-from dllocal.state_folder import LOCK_BYTES, make_folders
-from dlwire.messages import Phase, State
+from dljob.control.sidecars.dialing import DialSettings
+from dljob.control.situation.ports import PodKey
+from dljob.control.situation.status import Booking
+from dljob.core.model import JobId, Node
+from dljob.local.events import Events
+from dljob.local.folders import Folders, StateError
+from dljob.local.jobs import relisting as relistings
+from dljob.local.jobs.registry import Registry
+from dljob.local.jobs.relisting import Relisting
+from dljob.local.jobs.unlisted import Unlisted, find_unlisted
+from dljob.local.state_folder import LOCK_BYTES, make_folders
+from dljob_wire.messages import Phase, State
 from tests.ctl.running import run_apart
 from tests.local.ups import find_processes, going, replay
 

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from dllocal.folders import Folders
-from dllocal.state_folder import make_folders
+from dljob.local.folders import Folders
+from dljob.local.state_folder import make_folders
 from tests.ctl.running import Command, run_apart
 from tests.local.ups import find_processes, going, replay
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from dllocal.pods.watching import PodWatch
+from dljob.local.pods.watching import PodWatch
 
 LONGEST_SECONDS = 240.0
 

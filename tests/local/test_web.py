@@ -152,7 +152,7 @@ def test_dljob_web_serves_the_page_until_ctrl_c_and_no_command_line_has_its_toke
     with going(state, "--virtual-gpus", 2) as up:
         up.submit(replay("short", root, iterations=1, faster=1000.0))
         up.until_phase("short", "Completed")
-        command = [*(sys.executable, "-c", "from dlctl.main import main; main()", "web")]
+        command = [*(sys.executable, "-c", "from dljob.cli.main import main; main()", "web")]
         process = subprocess.Popen(
             [*command, "--state", state],
             stdout=subprocess.PIPE,

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from dlclient.backend import Away
-from dlclient.local.local_backend import LocalBackend
-from dllocal.folders import Folders
+from dljob.client.backend import Away
+from dljob.client.local.local_backend import LocalBackend
+from dljob.local.folders import Folders
 from tests import endings
 from tests.ctl.running import LONGEST_S, Live, Result, run_apart
 
@@ -38,7 +38,7 @@ class Up:
 
     def begin(self) -> None:
         self.is_killed = False
-        script = "from dlctl.main import main; main()"
+        script = "from dljob.cli.main import main; main()"
         words = (sys.executable, "-c", script, "up", "--state", str(self.root))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-import dlctl
-from dllocal.folders import find_closed
+import dljob.cli
+from dljob.local.folders import find_closed
 from tests.ctl.running import LONGEST_S, Result
 
-SCRIPT = "from dlctl.main import main; main()"
+SCRIPT = "from dljob.cli.main import main; main()"
 
 
 class User:
@@ -102,7 +102,7 @@ def find_python(folder: Path) -> Path:
         pytest.skip("only root can make users, and run jobs as them")
     if shutil.which("useradd") is None:
         pytest.skip("there is no useradd here")
-    closed = find_closed(Path(dlctl.__file__))
+    closed = find_closed(Path(dljob.cli.__file__))
     if closed is not None:
         pytest.skip(f"{closed} is closed to other users, so that they cannot run dljob")
     if find_closed(Path(sys.executable)) is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dloperator.jobs import crd
+from dljob.operator.jobs import crd
 from tests.operator.stages import wait_for_crd, wait_until
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl

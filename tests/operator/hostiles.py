@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dloperator.nodes.nodes import PARDONS
+from dljob.operator.nodes.nodes import PARDONS
 from tests.chaos.hostiles import document_of, folder_of, honest
 from tests.hostile import lies
 from tests.operator.kubelets import HOSTILE

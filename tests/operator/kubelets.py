@@ -23,10 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from dlcore.documents.rules.podrules import TRAINER
-from dloperator.nodes.placeholders import AT_ONCE_S, is_placeholder
-from dloperator.podspecs.bringing import SIDECAR_FOLDER
-from dloperator.podspecs.building import TLS_FOLDER
+from dljob.core.documents.rules.podrules import TRAINER
+from dljob.operator.nodes.placeholders import AT_ONCE_S, is_placeholder
+from dljob.operator.podspecs.bringing import SIDECAR_FOLDER
+from dljob.operator.podspecs.building import TLS_FOLDER
 from tests.operator.ailments import Ailments, evicted, rejected
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
@@ -357,7 +357,7 @@ def _command(words: Iterable[str], container: _Container, hostile: str = "") -> 
     arguments = [word.replace("$$(", "$(") for word in mapped if word is not None]
     if hostile:
         return [sys.executable, "-m", "tests.hostile.liar", hostile, "--", *arguments]
-    return [sys.executable, "-m", "dlsidecar", *arguments]
+    return [sys.executable, "-m", "dljob_sidecar", *arguments]
 
 
 def _at_address(word: str, address: str) -> str:

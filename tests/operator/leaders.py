@@ -1,10 +1,10 @@
 """What a leader brings to its parts: the calls that mirrors make, and the jobs that it trusts."""
 
-from dlkube.names import Name
-from dlkube.watches.mirror import Mirrors
-from dloperator.jobs.entries import Specs
-from dloperator.jobs.epochs import Term
-from dloperator.jobs.trusted_jobs import TrustedJobs
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.entries import Specs
+from dljob.operator.jobs.epochs import Term
+from dljob.operator.jobs.trusted_jobs import TrustedJobs
 
 
 class Calls(list[str]):

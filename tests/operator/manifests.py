@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from dlcore.documents.jobschema import API_VERSION, KIND
-from dlkube.names import GROUP, PLURAL, VERSION
+from dljob.core.documents.jobschema import API_VERSION, KIND
+from dljob.kube.names import GROUP, PLURAL, VERSION
 from tests.servers.api import Api, Json
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 """
 The operator with points at which it may die: around each write to the API server, and each command.
 
-``python -m tests.operator.mortals PLAN DEATHS -- OPTIONS`` is ``python -m dloperator OPTIONS``.
+``python -m tests.operator.mortals PLAN DEATHS -- OPTIONS`` is ``python -m dljob.operator OPTIONS``.
 """
 
 import json
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dlkube.client import ApiServer
-from dloperator import __main__ as program
+from dljob.kube.client import ApiServer
+from dljob.operator import __main__ as program
 from tests.chaos.controllers import guard_wire
 from tests.chaos.points import Fuse, Plan
 

@@ -1,6 +1,6 @@
 """Grants of priorities by an administrator."""
 
-from dlkube import names
+from dljob.kube import names
 from tests.operator.stages import Stage
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dlkube import names
-from dloperator.jobs import crd
-from dlpapers.demonstrating.examples import load_example
+from dljob.kube import names
+from dljob.operator.jobs import crd
+from dljob_lab.demonstrating.examples import load_example
 from tests.operator.kubelets import ROOT, Kubelets
 from tests.servers.api import Api, Refused
 from tests.servers.controlplane import ControlPlane
@@ -97,7 +97,7 @@ class Stage:
         *,
         waits: bool = False,
         launches: bool = False,
-        program: Sequence[str] = (sys.executable, "-m", "dloperator"),
+        program: Sequence[str] = (sys.executable, "-m", "dljob.operator"),
         settings: Mapping[str, object] | None = None,
         usual: Collection[str] = USUAL,
     ) -> Server:

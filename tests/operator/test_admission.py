@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlkube import names
+from dljob.kube import names
 from tests.operator.manifests import make_manifest
 from tests.operator.stages import wait_until
 from tests.servers.api import Api, Refused

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlcore.documents import jobfile
+from dljob.core.documents import jobfile
 from tests.core.test_jobfile_laws import DOCUMENTS
 from tests.operator.manifests import completed, make_manifest
 from tests.operator.refusing import refusal

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.ports import Pod, PodKey, PodPhase
-from dlcore.model import JobId, NodeName
-from dloperator.pods.pod_states import read_pod
-from dlwire.codec import encode_left
-from dlwire.messages import Phase as SideCarPhase
-from dlwire.messages import Process, State
+from dljob.control.situation.ports import Pod, PodKey, PodPhase
+from dljob.core.model import JobId, NodeName
+from dljob.operator.pods.pod_states import read_pod
+from dljob_wire.codec import encode_left
+from dljob_wire.messages import Phase as SideCarPhase
+from dljob_wire.messages import Process, State
 
 Json = dict[str, Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.situation.status import Condition, ConditionType, Status
-from dlcore.model import Phase
-from dloperator.jobs.entries import Circumstances, status_document
+from dljob.control.situation.status import Condition, ConditionType, Status
+from dljob.core.model import Phase
+from dljob.operator.jobs.entries import Circumstances, status_document
 from tests.operator.kubelets import ROOT
 
 pytestmark = pytest.mark.processes

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from dlcore.documents.rules.podrules import TRAINER
-from dlkube import access, names
-from dlkube.client import ApiServer, NotFound, Rejected
-from dlkube.documents import JsonObject as Json
-from dlkube.names import Name
-from dlkube.resources import DLJOBS, PODS
-from dlkube.watches.mirror import Mirrors
-from dloperator.cluster import ClusterSettings
-from dloperator.jobs.entries import Specs
-from dloperator.nodes.ownership import OwnershipRules
-from dloperator.nodes.reserving import Reservations
-from dloperator.pods.auxiliaries import NOT_MADE, Auxiliaries
-from dloperator.pods.cleanup import GONE_S, NOT_PUT_AWAY, Cleanup
-from dloperator.podspecs.podsettings import PodSettings
+from dljob.core.documents.rules.podrules import TRAINER
+from dljob.kube import access, names
+from dljob.kube.client import ApiServer, NotFound, Rejected
+from dljob.kube.documents import JsonObject as Json
+from dljob.kube.names import Name
+from dljob.kube.resources import DLJOBS, PODS
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.cluster import ClusterSettings
+from dljob.operator.jobs.entries import Specs
+from dljob.operator.nodes.ownership import OwnershipRules
+from dljob.operator.nodes.reserving import Reservations
+from dljob.operator.pods.auxiliaries import NOT_MADE, Auxiliaries
+from dljob.operator.pods.cleanup import GONE_S, NOT_PUT_AWAY, Cleanup
+from dljob.operator.podspecs.podsettings import PodSettings
 from tests.operator.leaders import trusting
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.sidecars.dialing import CERTIFICATE
-from dlcore.model import JobId
-from dlkube import health_server
-from dlkube.certificates import Authority, Certificates, renew_own, write_own
-from dlkube.client import NotFound, Rejected, Unreachable
-from dlkube.resources import Resource
+from dljob.control.sidecars.dialing import CERTIFICATE
+from dljob.core.model import JobId
+from dljob.kube import health_server
+from dljob.kube.certificates import Authority, Certificates, renew_own, write_own
+from dljob.kube.client import NotFound, Rejected, Unreachable
+from dljob.kube.resources import Resource
 from tests.loops import on_loop
 
 DAY = 86_400.0

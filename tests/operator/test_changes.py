@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dlcore.documents.jobschema import FIXED_FIELDS
+from dljob.core.documents.jobschema import FIXED_FIELDS
 from tests.operator.manifests import LEAST, make_manifest, merged, path_of, set_phase
 from tests.operator.refusing import told
 from tests.servers.api import Api, Json, Refused

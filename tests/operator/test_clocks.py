@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.situation.status import Status
-from dlcontrol.situation.status_documents import write_status, write_time
-from dlkube.names import Name
-from dloperator.jobs.entries import Jobs, Specs
+from dljob.control.situation.status import Status
+from dljob.control.situation.status_documents import write_status, write_time
+from dljob.kube.names import Name
+from dljob.operator.jobs.entries import Jobs, Specs
 from tests.attack.clocks import Clock
 from tests.operator.stages import LEADS, Stage, staged
 
@@ -33,7 +33,7 @@ def test_a_leader_whose_clock_is_wrong_goes_on_as_the_one_before(stage: Stage):
         pytest.skip("there is no C compiler (cc)")
     clock = Clock(stage.folder, compiler)
     moved = [f"{name}={value}" for name, value in clock.environment.items()]
-    program = ("/usr/bin/env", *moved, sys.executable, "-m", "dloperator")
+    program = ("/usr/bin/env", *moved, sys.executable, "-m", "dljob.operator")
     stage.start_operator(program=program)
     stage.submit(
         "goes-on", iterations=LONG, gpus={"options": [1]}, activeDeadlineSeconds=DEADLINE_S

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import pytest
 
-from dlkube import access
-from dlkube.client import ApiServer, Unreachable
-from dlkube.resources import NODES
+from dljob.kube import access
+from dljob.kube.client import ApiServer, Unreachable
+from dljob.kube.resources import NODES
 from tests.servers.authority import Authority, write_kubeconfig
 
 T = TypeVar("T")

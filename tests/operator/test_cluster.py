@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from dlcontrol.situation.ports import Fenced, PodKey, PodOrder, PodPhase
-from dlcore.model import JobId, NodeName, Phase, Placement
-from dlkube import access, names
-from dlkube.certificates import Authority, Certificates
-from dlkube.client import ApiServer
-from dlkube.events import EventWriter
-from dlkube.resources import DLJOBS, NODES, PODS
-from dlkube.watches.mirror import Mirrors
-from dloperator.cluster import Cluster, ClusterSettings
-from dloperator.jobs.entries import Specs
-from dloperator.jobs.epochs import Term
-from dloperator.jobs.status_writing import differences
-from dloperator.jobs.trusted_jobs import TrustedJobs
-from dloperator.nodes.ownership import OwnershipRules
-from dloperator.nodes.reserving import Reservations
-from dloperator.pods.dry_runs import DryRuns
-from dloperator.podspecs.podsettings import PodSettings
+from dljob.control.situation.ports import Fenced, PodKey, PodOrder, PodPhase
+from dljob.core.model import JobId, NodeName, Phase, Placement
+from dljob.kube import access, names
+from dljob.kube.certificates import Authority, Certificates
+from dljob.kube.client import ApiServer
+from dljob.kube.events import EventWriter
+from dljob.kube.resources import DLJOBS, NODES, PODS
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.cluster import Cluster, ClusterSettings
+from dljob.operator.jobs.entries import Specs
+from dljob.operator.jobs.epochs import Term
+from dljob.operator.jobs.status_writing import differences
+from dljob.operator.jobs.trusted_jobs import TrustedJobs
+from dljob.operator.nodes.ownership import OwnershipRules
+from dljob.operator.nodes.reserving import Reservations
+from dljob.operator.pods.dry_runs import DryRuns
+from dljob.operator.podspecs.podsettings import PodSettings
 from tests.loops import on_loop
 from tests.operator.stages import Stage, staged
 

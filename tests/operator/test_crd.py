@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.situation.status import Status
-from dlcontrol.situation.status_documents import read_status, write_status
-from dlcontrol.situation.status_schema import LONGEST_MESSAGE, STATUS
-from dlcore.documents.language.records import Many, Record
-from dlcore.documents.language.schemas import Node
-from dlcore.model import Phase
-from dlcore.predicting.predictor import Span
-from dloperator.jobs import crd, entries
-from dloperator.jobs.columns import COLUMNS, with_columns
+from dljob.control.situation.status import Status
+from dljob.control.situation.status_documents import read_status, write_status
+from dljob.control.situation.status_schema import LONGEST_MESSAGE, STATUS
+from dljob.core.documents.language.records import Many, Record
+from dljob.core.documents.language.schemas import Node
+from dljob.core.model import Phase
+from dljob.core.predicting.predictor import Span
+from dljob.operator.jobs import crd, entries
+from dljob.operator.jobs.columns import COLUMNS, with_columns
 from tests.core.test_jobfile_schema import BOUNDS, iter_schemas
 from tests.operator.manifests import make_manifest, path_of
 from tests.servers.api import Api, Json, Refused

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.ports import Fenced
-from dlkube import access
-from dlkube.client import ApiServer
-from dlkube.leases import RISEN, Election, LeaseSettings
+from dljob.control.situation.ports import Fenced
+from dljob.kube import access
+from dljob.kube.client import ApiServer
+from dljob.kube.leases import RISEN, Election, LeaseSettings
 from tests.loops import on_loop
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]

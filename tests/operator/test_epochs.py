@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.ports import MOST_JUMP
-from dloperator.jobs.epochs import NOT_CONFIRMED, NOT_OURS
+from dljob.control.situation.ports import MOST_JUMP
+from dljob.operator.jobs.epochs import NOT_CONFIRMED, NOT_OURS
 from tests.operator.stages import LEADS, Stage, staged
 from tests.servers.processes import Server
 

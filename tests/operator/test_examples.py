@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.documents import jobfile
-from dlcore.documents.rules.podrules import TRAINER
-from dlcore.model import Checkpoint, Framework, Progress
+from dljob.core.documents import jobfile
+from dljob.core.documents.rules.podrules import TRAINER
+from dljob.core.model import Checkpoint, Framework, Progress
 from tests.operator.manifests import EXAMPLES, read_jobs
 from tests.servers.api import Json
 from tests.sidecar.drivers import wait_until

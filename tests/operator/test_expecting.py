@@ -2,9 +2,15 @@
 
 import pytest
 
-from dlcontrol.situation.status_documents import write_time
-from dlcore.model import JobId
-from dloperator.reporting.expecting import FIRST_AT_ONCE, MOVED_AT_ONCE, Due, is_news, pick_writes
+from dljob.control.situation.status_documents import write_time
+from dljob.core.model import JobId
+from dljob.operator.reporting.expecting import (
+    FIRST_AT_ONCE,
+    MOVED_AT_ONCE,
+    Due,
+    is_news,
+    pick_writes,
+)
 
 NOW = 1e9
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.gpus.faults import GpuFaults
-from dlcontrol.gpus.uuids import GpuUuids
-from dlkube import names
-from dlkube.client import NotFound, Rejected
-from dloperator import leading
-from dloperator.leading import Leading
-from dloperator.reporting.gpu_configmap import MOST_BYTES, GpuConfigMap, split
+from dljob.control.gpus.faults import GpuFaults
+from dljob.control.gpus.uuids import GpuUuids
+from dljob.kube import names
+from dljob.kube.client import NotFound, Rejected
+from dljob.operator import leading
+from dljob.operator.leading import Leading
+from dljob.operator.reporting.gpu_configmap import MOST_BYTES, GpuConfigMap, split
 
 OBJECT_BYTES = 1024 * 1024
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dlcontrol.situation.status import Condition, ConditionType, Status
-from dlcontrol.situation.status_schema import KEPT_HISTORY
-from dlcore.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
-from dloperator.jobs.entries import Circumstances, status_document
-from dloperator.jobs.history import MOST_SLICES
+from dljob.control.situation.status import Condition, ConditionType, Status
+from dljob.control.situation.status_schema import KEPT_HISTORY
+from dljob.core.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
+from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.jobs.history import MOST_SLICES
 from tests.builders import make_placement
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dloperator.podspecs.host_ports import (
+from dljob.operator.podspecs.host_ports import (
     BLOCK,
     HOST_PORTS,
     OWN,

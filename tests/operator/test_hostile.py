@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dloperator.nodes.nodes import PARDONS
+from dljob.operator.nodes.nodes import PARDONS
 from tests.hostile.lies import KINDS
 from tests.operator.kubelets import HOSTILE
 from tests.operator.stages import LEADS, Stage, staged

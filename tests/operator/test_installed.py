@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlkube.client import Rejected
-from dloperator.jobs import crd
-from dloperator.jobs.definition_check import check, find_missing
+from dljob.kube.client import Rejected
+from dljob.operator.jobs import crd
+from dljob.operator.jobs.definition_check import check, find_missing
 
 
 def version(document):

@@ -4,9 +4,15 @@ import copy
 
 import pytest
 
-from dlcontrol.situation.status import Status
-from dlcore.model import NodeName, Placement
-from dloperator.jobs.entries import Circumstances, Jobs, Specs, status_document, template_condition
+from dljob.control.situation.status import Status
+from dljob.core.model import NodeName, Placement
+from dljob.operator.jobs.entries import (
+    Circumstances,
+    Jobs,
+    Specs,
+    status_document,
+    template_condition,
+)
 from tests.operator.manifests import make_manifest
 
 

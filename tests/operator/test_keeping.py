@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlcontrol.situation.ports import Fenced, NotKept, NotKeptAlone
-from dlcore.model import JobId
-from dlkube.client import Rejected, Unreachable
-from dloperator.jobs.classifying_errors import not_kept, raise_worst
+from dljob.control.situation.ports import Fenced, NotKept, NotKeptAlone
+from dljob.core.model import JobId
+from dljob.kube.client import Rejected, Unreachable
+from dljob.operator.jobs.classifying_errors import not_kept, raise_worst
 
 JOB, OTHER = JobId("lab/job"), JobId("lab/other")
 

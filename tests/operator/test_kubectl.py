@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcontrol.situation.status import Condition, ConditionType, DecisionNumber, Status
-from dlcontrol.situation.status_documents import write_status
-from dlcore.model import Framework, Phase
-from dlcore.predicting.predictor import Span
-from dloperator.jobs.columns import with_columns
+from dljob.control.situation.status import Condition, ConditionType, DecisionNumber, Status
+from dljob.control.situation.status_documents import write_status
+from dljob.core.model import Framework, Phase
+from dljob.core.predicting.predictor import Span
+from dljob.operator.jobs.columns import with_columns
 from tests.builders import make_placement
 from tests.operator.manifests import EXAMPLES, LEAST, make_manifest, path_of, set_phase
 from tests.operator.stages import wait_until

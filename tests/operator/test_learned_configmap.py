@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from dlclient.cluster.reading.operators import Operator
-from dlcore.documents.profilefile import render_all
-from dlcore.model import JobId
-from dlcore.profiles import OF_ONE_JOB, Profile
-from dlkube import names
-from dloperator.reporting import learned_configmap
-from dloperator.reporting.learned_configmap import Learned, LearnedConfigMap
-from dlstore.sqlite.store import SqliteStore
+from dljob.client.cluster.reading.operators import Operator
+from dljob.core.documents.profilefile import render_all
+from dljob.core.model import JobId
+from dljob.core.profiles import OF_ONE_JOB, Profile
+from dljob.kube import names
+from dljob.operator.reporting import learned_configmap
+from dljob.operator.reporting.learned_configmap import Learned, LearnedConfigMap
+from dljob.store.sqlite.store import SqliteStore
 from tests.builders import make_profile
 
 PROFILE = make_profile({1: 2.0}, model="net")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.status import Trust
-from dlcore.model import Checkpoint, Phase
-from dlkube import names
-from dloperator.reporting.losses import is_due, lost_seconds
+from dljob.control.situation.status import Trust
+from dljob.core.model import Checkpoint, Phase
+from dljob.kube import names
+from dljob.operator.reporting.losses import is_due, lost_seconds
 from tests.control.scenes import cast, make_scene
 from tests.operator.stages import Stage, staged
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dlkube import names
-from dlkube.client import ApiServer, Listing
-from dlkube.names import Name
-from dlkube.watches.mirror import Mirror, Mirrors, version_of
-from dloperator.nodes.other_pods import OtherPods
+from dljob.kube import names
+from dljob.kube.client import ApiServer, Listing
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirror, Mirrors, version_of
+from dljob.operator.nodes.other_pods import OtherPods
 from tests.loops import on_loop
 from tests.operator.leaders import Calls
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dlkube.certificates import CA_SECRET
-from dlkube.names import secret_name
-from dloperator.jobs import crd
+from dljob.kube.certificates import CA_SECRET
+from dljob.kube.names import secret_name
+from dljob.operator.jobs import crd
 from tests.operator.stages import Stage, install, staged
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace

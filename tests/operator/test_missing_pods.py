@@ -4,11 +4,11 @@ A pod whose object was removed by force: the facts that prove its end then, and 
 
 import pytest
 
-from dlcontrol.situation.ports import Address, Pod, PodKey, PodPhase
-from dlcore.model import JobId, NodeName
-from dloperator.pods.missing_pods import REASON, MissingPods
-from dloperator.proofs import OUT_OF_SERVICE
-from dlsidecar.behaviour.events import Gone, RankEnded
+from dljob.control.situation.ports import Address, Pod, PodKey, PodPhase
+from dljob.core.model import JobId, NodeName
+from dljob.operator.pods.missing_pods import REASON, MissingPods
+from dljob.operator.proofs import OUT_OF_SERVICE
+from dljob_sidecar.behaviour.events import Gone, RankEnded
 from tests.control.scenes import Sat, ready, released, run, running, stop
 
 KEY = PodKey(JobId("lab/job"), NodeName("n1"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dloperator.nodes.notices import Notices
+from dljob.operator.nodes.notices import Notices
 from tests.servers.nodes import make_node
 
 

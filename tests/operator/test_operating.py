@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dlkube import names
-from dloperator.reporting.learned_configmap import unpack
-from dlstore.sqlite.store import SqliteStore
+from dljob.kube import names
+from dljob.operator.reporting.learned_configmap import unpack
+from dljob.store.sqlite.store import SqliteStore
 from tests.operator.stages import PATIENCE_S, Stage, staged
 from tests.operator.walking import find_unnamed
 from tests.servers.namespaces import make_namespace
@@ -261,7 +261,12 @@ def test_all_jobs_are_ended_before_dljob_is_uninstalled(stage: Stage):
     stage.submit("trains", iterations=10**6)
     stage.submit("waits", suspend=True)
     stage.wait_for_phase("trains", "Running")
-    command = [sys.executable, "-m", "dloperator.uninstalling", f"--kubeconfig={stage.plane.admin}"]
+    command = [
+        sys.executable,
+        "-m",
+        "dljob.operator.uninstalling",
+        f"--kubeconfig={stage.plane.admin}",
+    ]
     ended = stage.guard.spawn([*command, f"--namespace={stage.namespace}"], stage.folder / "ending")
     assert ended.wait(PATIENCE_S) == 0, (stage.folder / "ending").read_text()
     assert stage.is_gone("trains")

@@ -4,14 +4,14 @@ A user removes our finalizer from a job that trains: no GPU gets a second master
 
 from typing import Any
 
-from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.status import Status
-from dlcore.documents import jobfile
-from dlcore.model import JobId, Node, NodeName, Placement
-from dlkube import names
-from dlkube.names import Name
-from dlkube.watches.mirror import Mirrors
-from dloperator.pods.orphans import Orphans
+from dljob.control.situation.ports import Entry
+from dljob.control.situation.status import Status
+from dljob.core.documents import jobfile
+from dljob.core.model import JobId, Node, NodeName, Placement
+from dljob.kube import names
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.pods.orphans import Orphans
 from tests.operator.leaders import trusting
 from tests.operator.manifests import make_manifest
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlkube.constraints.reaching import Reaching
-from dloperator.nodes.ownership import OwnershipRules, why_not_dedicated, why_not_reserved
+from dljob.kube.constraints.reaching import Reaching
+from dljob.operator.nodes.ownership import OwnershipRules, why_not_dedicated, why_not_reserved
 from tests.operator.stages import TAINT, Stage, staged
 from tests.operator.test_gpus import said, why_out
 from tests.servers.nodes import make_node

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.acting.sidecar_options import on_cluster
-from dlcore.documents import jobfile
+from dljob.control.acting.sidecar_options import on_cluster
+from dljob.core.documents import jobfile
 from tests.servers.namespaces import make_namespace
 
 Json = dict[str, Any]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dlkube.names import Name
-from dlkube.watches.mirror import Mirrors
-from dloperator.jobs.entries import Specs
-from dloperator.nodes.nodes import Pool
-from dloperator.nodes.ownership import OwnershipRules
-from dloperator.nodes.placeholders import (
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.entries import Specs
+from dljob.operator.nodes.nodes import Pool
+from dljob.operator.nodes.ownership import OwnershipRules
+from dljob.operator.nodes.placeholders import (
     Drop,
     Make,
     PlaceholderSettings,
@@ -24,9 +24,9 @@ from dloperator.nodes.placeholders import (
     placeholder_name,
     why_not_ours,
 )
-from dloperator.nodes.reserving import Reservations
-from dloperator.pods.cleanup import Cleanup
-from dloperator.podspecs.podsettings import RESTRICTED
+from dljob.operator.nodes.reserving import Reservations
+from dljob.operator.pods.cleanup import Cleanup
+from dljob.operator.podspecs.podsettings import RESTRICTED
 from tests.loops import on_loop
 from tests.operator.leaders import trusting
 from tests.servers.nodes import make_node

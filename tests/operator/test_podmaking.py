@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dlcontrol.situation.status import Booking
-from dlcore.documents import jobfile
-from dlcore.model import NodeName, Role
-from dlcore.problems import WrongDocument
-from dlkube import names
-from dloperator.podspecs import building
-from dloperator.podspecs.building import make_trainer
-from dloperator.podspecs.podsettings import GpuAccess, PodSettings
-from dlwire.training import read_training
+from dljob.control.situation.status import Booking
+from dljob.core.documents import jobfile
+from dljob.core.model import NodeName, Role
+from dljob.core.problems import WrongDocument
+from dljob.kube import names
+from dljob.operator.podspecs import building
+from dljob.operator.podspecs.building import make_trainer
+from dljob.operator.podspecs.podsettings import GpuAccess, PodSettings
+from dljob_wire.training import read_training
 
 JOB = """
 apiVersion: dljob.io/v1alpha1

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from dlkube import names
-from dloperator.nodes import placeholders
-from dloperator.podspecs import podsettings
+from dljob.kube import names
+from dljob.operator.nodes import placeholders
+from dljob.operator.podspecs import podsettings
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until
 from tests.servers.api import Api, Refused

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.deciding.snapshots import take_snapshot
-from dlcontrol.situation.ports import Fenced
-from dlcontrol.situation.status import Status
-from dlcore.model import JobId, Phase
-from dlcore.profiles import Costs
-from dloperator.reporting.publishing import Publisher, Publishing
+from dljob.control.deciding.snapshots import take_snapshot
+from dljob.control.situation.ports import Fenced
+from dljob.control.situation.status import Status
+from dljob.core.model import JobId, Phase
+from dljob.core.profiles import Costs
+from dljob.operator.reporting.publishing import Publisher, Publishing
 from tests.control import scenes
 
 PATIENCE_S = 240.0

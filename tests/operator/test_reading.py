@@ -2,11 +2,11 @@
 
 import pytest
 
-from dlcontrol.situation.ports import PodKey, PodPhase
-from dlcore.model import JobId, NodeName
-from dloperator.nodes.nodes import CORDONS, Pool, read_node
-from dloperator.pods.pod_states import read_pod
-from dloperator.proofs import OUT_OF_SERVICE, seeing_containers
+from dljob.control.situation.ports import PodKey, PodPhase
+from dljob.core.model import JobId, NodeName
+from dljob.operator.nodes.nodes import CORDONS, Pool, read_node
+from dljob.operator.pods.pod_states import read_pod
+from dljob.operator.proofs import OUT_OF_SERVICE, seeing_containers
 
 KEY = PodKey(JobId("lab/job"), NodeName("n1"))
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}

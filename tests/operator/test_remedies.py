@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlkube.client import Rejected
-from dloperator.pods.remedies import RefusalKind, find_remedy
+from dljob.kube.client import Rejected
+from dljob.operator.pods.remedies import RefusalKind, find_remedy
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dloperator.nodes.placeholders import held_by, is_placeholder, node_of
+from dljob.operator.nodes.placeholders import held_by, is_placeholder, node_of
 from tests.operator.stages import TAINT, Stage, staged
 from tests.operator.test_gpus import said
 from tests.servers.api import Refused

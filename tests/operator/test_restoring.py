@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dlkube.leases import RISEN
+from dljob.kube.leases import RISEN
 from tests.operator.stages import Stage, staged
 from tests.operator.visitors import Visitor
 from tests.servers.controlplane import ControlPlane

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from dlkube import names
-from dlkube.names import owner_reference, secret_name
+from dljob.kube import names
+from dljob.kube.names import owner_reference, secret_name
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.servers.audits import read_events

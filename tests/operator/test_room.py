@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.situation.ports import Entry
-from dlcontrol.situation.status import Booking, Status
-from dlcore.model import JobId, Node, NodeName, Placement
-from dlkube.client import ApiServer
-from dlkube.names import Name
-from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.other_pods import OtherPods
-from dloperator.nodes.requests import read_asks
-from dloperator.nodes.room.account import UNBOUND, Room
-from dloperator.nodes.room.refusals import REFUSED_S
+from dljob.control.situation.ports import Entry
+from dljob.control.situation.status import Booking, Status
+from dljob.core.model import JobId, Node, NodeName, Placement
+from dljob.kube.client import ApiServer
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.nodes.other_pods import OtherPods
+from dljob.operator.nodes.requests import read_asks
+from dljob.operator.nodes.room.account import UNBOUND, Room
+from dljob.operator.nodes.room.refusals import REFUSED_S
 from tests.builders import make_job
 from tests.operator.leaders import Calls
 from tests.servers.nodes import make_node

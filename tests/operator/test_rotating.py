@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from dlcontrol.sidecars.dialing import Credentials
-from dlcontrol.situation.ports import Fenced
-from dlkube import access, certificates
-from dlkube.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAuthority
-from dlkube.client import ApiServer
-from dlkube.resources import SECRETS
-from dloperator import authority_rotation
-from dloperator.authority_guard import Guard
-from dlsidecar.serving import trust
+from dljob.control.sidecars.dialing import Credentials
+from dljob.control.situation.ports import Fenced
+from dljob.kube import access, certificates
+from dljob.kube.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAuthority
+from dljob.kube.client import ApiServer
+from dljob.kube.resources import SECRETS
+from dljob.operator import authority_rotation
+from dljob.operator.authority_guard import Guard
+from dljob_sidecar.serving import trust
 from tests.loops import on_loop
 
 CONTROLLER, SIDECAR = "controller.dljob", "0b5a.job.dljob"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dlkube.certificates import Authority, write_own
-from dloperator.podspecs.building import SIDECAR_PORT
-from dloperator.podspecs.podsettings import PodSettings
+from dljob.kube.certificates import Authority, write_own
+from dljob.operator.podspecs.building import SIDECAR_PORT
+from dljob.operator.podspecs.podsettings import PodSettings
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.operator.visitors import Visitor

@@ -7,10 +7,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlkube import access, health_server
-from dlkube.client import ApiServer
-from dlkube.health_server import HealthServer, MetricsServer
-from dlwire.endpoints import Endpoint
+from dljob.kube import access, health_server
+from dljob.kube.client import ApiServer
+from dljob.kube.health_server import HealthServer, MetricsServer
+from dljob_wire.endpoints import Endpoint
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
 

@@ -2,8 +2,8 @@
 
 import json
 
-from dloperator.reporting.settings_configmap import SettingsConfigMap
-from dloperator.settings import load_settings
+from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.settings import load_settings
 
 
 def test_every_setting_is_shown_with_its_origin_and_without_credentials():

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from dlkube import names
+from dljob.kube import names
 from tests.operator.stages import Stage, staged
 from tests.operator.test_misfortunes import LONG, condition, runs, told
 from tests.servers.controlplane import ControlPlane
@@ -49,7 +49,7 @@ def send(stage: Stage, number: signal.Signals, jobs: Iterable[str]) -> None:
     """Signal the processes of SideCars that answer; each is a child of the first process of its container."""
     for job in jobs:
         for child in find_children(stage.kubelets.pids()[PODS[job]]):
-            if b"dlsidecar" in read_proc(child, "cmdline"):
+            if b"dljob_sidecar" in read_proc(child, "cmdline"):
                 os.kill(child, number)
 
 

@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from dlcontrol.situation.status import Status
-from dlcore.model import JobId, NodeName, Placement
-from dlcore.predicting.predictor import Span
-from dlkube import names
-from dlkube.client import Conflict
-from dlkube.names import Name
-from dlkube.watches.mirror import Mirrors
-from dloperator.jobs.entries import Specs
-from dloperator.jobs.epochs import Term
-from dloperator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
-from dloperator.jobs.trusted_jobs import TrustedJobs
-from dloperator.observing import JobReader
+from dljob.control.situation.status import Status
+from dljob.core.model import JobId, NodeName, Placement
+from dljob.core.predicting.predictor import Span
+from dljob.kube import names
+from dljob.kube.client import Conflict
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.entries import Specs
+from dljob.operator.jobs.epochs import Term
+from dljob.operator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
+from dljob.operator.jobs.trusted_jobs import TrustedJobs
+from dljob.operator.observing import JobReader
 from tests.loops import on_loop
 
 NAME, JOB = Name("team", "job"), JobId("team/job")

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
-from dlcontrol.scheduling import Options
-from dlcontrol.situation.ports import Fenced
-from dlcore import policies
-from dlkube.access import Access
-from dlkube.client import NotFound, Unreachable
-from dlkube.leases import Election, LeaseSettings
-from dlkube.resources import Resource
-from dloperator.leading import Work
-from dloperator.operating import Operator, Place
+from dljob.control.scheduling import Options
+from dljob.control.situation.ports import Fenced
+from dljob.core import policies
+from dljob.kube.access import Access
+from dljob.kube.client import NotFound, Unreachable
+from dljob.kube.leases import Election, LeaseSettings
+from dljob.kube.resources import Resource
+from dljob.operator.leading import Work
+from dljob.operator.operating import Operator, Place
 from tests.loops import on_loop
 
 LEASE = LeaseSettings(renew_seconds=0.01, give_up_seconds=60.0, look_seconds=0.01)

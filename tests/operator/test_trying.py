@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dlkube import access
-from dlkube.client import ApiServer
-from dlkube.documents import JsonObject as Json
-from dlkube.resources import DLJOBS
-from dloperator.jobs.entries import Specs
-from dloperator.pods.dry_runs import DryRuns
-from dloperator.podspecs.podsettings import PodSettings
+from dljob.kube import access
+from dljob.kube.client import ApiServer
+from dljob.kube.documents import JsonObject as Json
+from dljob.kube.resources import DLJOBS
+from dljob.operator.jobs.entries import Specs
+from dljob.operator.pods.dry_runs import DryRuns
+from dljob.operator.podspecs.podsettings import PodSettings
 from tests.operator.manifests import make_manifest
 from tests.servers.controlplane import ControlPlane
 

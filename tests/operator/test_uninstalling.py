@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlkube.client import Conflict, Listing, Rejected, Unreachable
-from dloperator import uninstalling
+from dljob.kube.client import Conflict, Listing, Rejected, Unreachable
+from dljob.operator import uninstalling
 
 UNAVAILABLE = Rejected(503, {"message": "the server is currently unable to handle the request"})
 FAILED = Rejected(500, {"message": "failed calling webhook"})

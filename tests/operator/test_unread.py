@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from dlcontrol.situation.status_documents import read_status
-from dlcore.placement.amounts import LARGEST, read_amount
-from dlgangs.book import Book
-from dlkube.client import ApiServer
-from dlkube.documents import CUT, DEEPEST, parse
-from dlkube.unread import MOST_REPORTED, Unread
-from dlkube.watches.mirror import Mirrors
-from dloperator.nodes.other_pods import OtherPods
+from dljob.control.situation.status_documents import read_status
+from dljob.core.placement.amounts import LARGEST, read_amount
+from dljob.kube.client import ApiServer
+from dljob.kube.documents import CUT, DEEPEST, parse
+from dljob.kube.unread import MOST_REPORTED, Unread
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.nodes.other_pods import OtherPods
+from dljob_gangs.book import Book
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from dlkube import access
-from dlkube.client import ApiServer, Listing
-from dlkube.documents import Json
-from dlkube.names import Name
-from dlkube.resources import PODS
-from dlkube.watches import watching
-from dlkube.watches.mirror import Mirror
-from dlkube.watches.watching import Followed, Watches
+from dljob.kube import access
+from dljob.kube.client import ApiServer, Listing
+from dljob.kube.documents import Json
+from dljob.kube.names import Name
+from dljob.kube.resources import PODS
+from dljob.kube.watches import watching
+from dljob.kube.watches.mirror import Mirror
+from dljob.kube.watches.watching import Followed, Watches
 from tests.loops import on_loop
 from tests.servers.authority import Authority, write_kubeconfig
 

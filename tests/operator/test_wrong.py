@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlcore.documents import jobfile, jobschema
-from dlcore.documents.language.schemas import Text
+from dljob.core.documents import jobfile, jobschema
+from dljob.core.documents.language.schemas import Text
 from tests.core.test_jobfile_schema import RULES, iter_nodes
 from tests.operator.manifests import (
     EXAMPLES,

@@ -4,9 +4,9 @@ import http.client
 import ssl
 from pathlib import Path
 
-from dloperator.podspecs.building import SIDECAR_PORT
-from dlwire import codec
-from dlwire.messages import State, Stop
+from dljob.operator.podspecs.building import SIDECAR_PORT
+from dljob_wire import codec
+from dljob_wire.messages import State, Stop
 from tests.operator.stages import Stage
 
 

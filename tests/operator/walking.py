@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dloperator.__main__ import main
+from dljob.operator.__main__ import main
 from tests.project.test_walks import ROOT, WALKS, steps
 
-BEGINNINGS = {"operator/dloperator/__main__.py", "operator/dloperator/operating.py"}
+BEGINNINGS = {"operator/dljob/operator/__main__.py", "operator/dljob/operator/operating.py"}
 """The program begins here, before any job arrives."""
 
 

@@ -13,10 +13,10 @@ from tests.packages.distributions import LONGEST_S, ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-CLUSTER, MONGO = {"dlclient.cluster", "dlportal"}, {"dlstore.mongo"}
-PLOTS = {"dlctl.output.pictures", "dlpapers.demonstrating.pictures", "dlsim.results"}
-SIM = {"dlpapers.reproducing.sidecar.fitting"}
-OPERATOR = {*CLUSTER, *MONGO, "dlgangs", "dlkube", "dloperator"}
+CLUSTER, MONGO = {"dljob.client.cluster", "dljob_web.portal"}, {"dljob.store.mongo"}
+PLOTS = {"dljob.cli.output.pictures", "dljob_lab.demonstrating.pictures", "dljob.sim.results"}
+SIM = {"dljob_lab.reproducing.sidecar.fitting"}
+OPERATOR = {*CLUSTER, *MONGO, "dljob_gangs", "dljob.kube", "dljob.operator"}
 ALL = OPERATOR | PLOTS | SIM
 
 PARTS = {

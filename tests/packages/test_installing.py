@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dllocal.folders import Folders
+from dljob.local.folders import Folders
 from tests.packages.distributions import LONGEST_S, Bare, Distributions
 from tests.sidecar.drivers import wait_until
 
@@ -102,7 +102,7 @@ def check_that_it_helps(bare: Bare, program: str) -> None:
 
 
 def check_that_a_trace_is_played(bare: Bare) -> None:
-    find = "from importlib.resources import files; print(files('dlpapers') / '_examples/five.csv')"
+    find = "from importlib.resources import files; print(files('dljob_lab') / '_examples/five.csv')"
     trace = bare.run("python", "-c", find).stdout.strip()
     play = f"import dljob; print(dljob.simulate({trace!r}, cluster=8)[0].score.avg_jct_s)"
     told = bare.run("python", "-c", play)

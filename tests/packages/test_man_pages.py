@@ -11,7 +11,7 @@ import pytest
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
-from dlctl.main import cli
+from dljob.cli.main import cli
 from tests.packages.distributions import ROOT
 from tests.scripts import loaded
 

@@ -182,7 +182,15 @@ def serve(guard: Guard, kubeconfig: Path, folder: Path, *words: str) -> tuple[st
     [port] = choose_ports(1)
     address = f"http://127.0.0.1:{port}"
     command = [
-        *(sys.executable, "-P", "-m", "dlportal", "--no-tls", "--kubeconfig", str(kubeconfig)),
+        *(
+            sys.executable,
+            "-P",
+            "-m",
+            "dljob_web.portal",
+            "--no-tls",
+            "--kubeconfig",
+            str(kubeconfig),
+        ),
         *("--listen", f"127.0.0.1:{port}", "--host", "gpus.example.com"),
         "--review-seconds=1",
         *words,

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dlclient.backend import NotThere
-from dlclient.cluster.forwarding import forward
-from dlkube.client import Listing
+from dljob.client.backend import NotThere
+from dljob.client.cluster.forwarding import forward
+from dljob.kube.client import Listing
 from tests.ctl.running import LONGEST_S
 from tests.operator.kubelet_doors import served
 from tests.operator.kubelets import Kubelets
@@ -69,7 +69,7 @@ def page(house, tmp_path_factory):
 def opened(kubeconfig, *words):
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-c", "from dlctl.main import main; main()", "web", *words),
+            *(sys.executable, "-P", "-c", "from dljob.cli.main import main; main()", "web", *words),
             *("--no-browser", "--kubeconfig", str(kubeconfig)),
         ],
         stdout=subprocess.PIPE,

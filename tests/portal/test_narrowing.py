@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from dlclient.cluster.reading.gpus import find_holdings, list_gpus
-from dlcore.recording.narrowing import WITHHELD
-from dlcore.recording.record import (
+from dljob.client.cluster.reading.gpus import find_holdings, list_gpus
+from dljob.core.recording.narrowing import WITHHELD
+from dljob.core.recording.record import (
     Gpu,
     Line,
     Record,
     Submitted,
 )
-from dlcore.recording.report import By, make_report
-from dlcore.recording.sums import sum_gpu_seconds
-from dlcore.recording.usage import read_timelines, sum_usage
-from dloperator.nodes.nodes import Pool
-from dlportal.narrowing import PARTLY, THEIRS, narrow_jobs, narrow_nodes, narrow_record
-from dlportal.rights import Rights
-from dlweb.page_data import make_page_data
-from dlweb.queue_data import make_queue
+from dljob.core.recording.report import By, make_report
+from dljob.core.recording.sums import sum_gpu_seconds
+from dljob.core.recording.usage import read_timelines, sum_usage
+from dljob.operator.nodes.nodes import Pool
+from dljob_web.page_data import make_page_data
+from dljob_web.portal.narrowing import PARTLY, THEIRS, narrow_jobs, narrow_nodes, narrow_record
+from dljob_web.portal.rights import Rights
+from dljob_web.queue_data import make_queue
 from tests.core.test_record_narrowed import NODE, RECORD
 
 ALL = Rights(None, nodes=True)

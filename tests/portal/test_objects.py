@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from dlwire.harmless import HARMFUL
+from dljob_wire.harmless import HARMFUL
 from tests.loops import on_loop
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until

@@ -8,12 +8,12 @@ import zlib
 
 import pytest
 
-from dlcontrol.settings import load_tree
-from dlcore.documents.profilefile import render_all
-from dlcore.profiles import JobType, Profile
-from dlkube import names
-from dloperator.reporting.settings_configmap import SettingsConfigMap
-from dloperator.settings import OperatorSettings
+from dljob.control.settings import load_tree
+from dljob.core.documents.profilefile import render_all
+from dljob.core.profiles import JobType, Profile
+from dljob.kube import names
+from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.settings import OperatorSettings
 from tests.operator.manifests import make_manifest
 from tests.portal.houses import ALL_JOBS, BLUE, HOME, READ_JOBS, READ_NODES, RED, grant, make_token
 from tests.web.page_api import API, insist

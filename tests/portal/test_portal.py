@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlkube.reviews import MOST_NEW
-from dlportal.gate import COOKIE, SESSION_PROOF
+from dljob.kube.reviews import MOST_NEW
+from dljob_web.portal.gate import COOKIE, SESSION_PROOF
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
 from tests.portal.houses import BLUE, HOME, RED, inhabited, make_token

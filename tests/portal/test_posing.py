@@ -5,17 +5,17 @@ import json
 
 import pytest
 
-from dlclient.backend import Created
-from dlclient.cluster.reading.planned import LIMITS, UNLEARNED
-from dlcore.documents import jobfile
-from dlcore.documents.profilefile import render_all
-from dlcore.profiles import JobType, Profile, Speed
-from dlctl.verbs.studies.supposing import suppose_here
-from dlportal.planning import plan_here
-from dlportal.posing import KEPT, MOST_BYTES, Known, explain_withheld, pose_game, pose_plan
-from dlportal.rights import Rights
-from dlweb.games import GameError, Games
-from dlwire.messages import Shape
+from dljob.cli.verbs.studies.supposing import suppose_here
+from dljob.client.backend import Created
+from dljob.client.cluster.reading.planned import LIMITS, UNLEARNED
+from dljob.core.documents import jobfile
+from dljob.core.documents.profilefile import render_all
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob_web.games import GameError, Games
+from dljob_web.portal.planning import plan_here
+from dljob_web.portal.posing import KEPT, MOST_BYTES, Known, explain_withheld, pose_game, pose_plan
+from dljob_web.portal.rights import Rights
+from dljob_wire.messages import Shape
 from tests.ctl.cluster import test_planned as planned
 from tests.operator.manifests import make_manifest
 

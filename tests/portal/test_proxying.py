@@ -4,8 +4,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from dlkube.reviews import User
-from dlportal.proxying import AUTHENTICATED, PROOF, Names, Proxy
+from dljob.kube.reviews import User
+from dljob_web.portal.proxying import AUTHENTICATED, PROOF, Names, Proxy
 from tests.operator.stages import wait_until
 from tests.portal.houses import HOME, RED, House, serve
 from tests.servers.processes import Guard

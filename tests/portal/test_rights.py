@@ -2,9 +2,9 @@
 
 import asyncio
 
-from dlkube.client import ApiServer
-from dlkube.reviews import Reviews, User
-from dlportal.rights import LIST_NODES, Rights, list_jobs_in, read_rights
+from dljob.kube.client import ApiServer
+from dljob.kube.reviews import Reviews, User
+from dljob_web.portal.rights import LIST_NODES, Rights, list_jobs_in, read_rights
 
 
 class Allowed(ApiServer):

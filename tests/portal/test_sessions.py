@@ -1,7 +1,7 @@
 """Sessions end after their time, at once when they are closed, and there are not more than a number of them."""
 
-from dlportal import sessions
-from dlportal.sessions import LONGEST_S, Name, Sessions
+from dljob_web.portal import sessions
+from dljob_web.portal.sessions import LONGEST_S, Name, Sessions
 
 
 def test_a_session_ends_after_its_time_or_when_it_is_closed():

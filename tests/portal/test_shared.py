@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dlportal.shared import Shared
-from dlweb import renewing
-from dlweb.renewing import SHARE
+from dljob_web import renewing
+from dljob_web.portal.shared import Shared
+from dljob_web.renewing import SHARE
 
 LIMIT_S = 240.0
 LONG_S = 3600.0

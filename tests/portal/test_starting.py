@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dlkube import shown_certificate
-from dlportal import __main__ as portal
-from dlportal.__main__ import main
+from dljob.kube import shown_certificate
+from dljob_web.portal import __main__ as portal
+from dljob_web.portal.__main__ import main
 from tests.servers.ports import choose_ports
 from tests.servers.processes import Guard, Server
 
@@ -49,7 +49,7 @@ def test_it_makes_its_certificate_and_tells_that_the_api_server_is_away(tmp_path
     kubeconfig.write_text(KUBECONFIG, encoding="utf-8")
     [port] = choose_ports(1)
     command = [
-        *(sys.executable, "-P", "-m", "dlportal", "--kubeconfig", kubeconfig),
+        *(sys.executable, "-P", "-m", "dljob_web.portal", "--kubeconfig", kubeconfig),
         *("--listen", f"127.0.0.1:{port}", "--tls", tmp_path / "tls", "--make-tls"),
     ]
 

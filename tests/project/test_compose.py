@@ -3,7 +3,7 @@
 import click
 import yaml
 
-from dlctl.main import cli
+from dljob.cli.main import cli
 from tests.sidecar.drivers import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlctl.verbs.server.down import find_process
+from dljob.cli.verbs.server.down import find_process
 from tests.scripts import loaded
 
 ROOT = Path(__file__).parents[2]

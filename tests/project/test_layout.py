@@ -21,7 +21,7 @@ SIDECAR = ROOT / "sidecar"
 
 
 # The SideCar runs in other people's images and must not bring a world with it.
-SIDECAR_NEEDS = {"dlwire", "dlsidecar", "pynvml", "tornado"}
+SIDECAR_NEEDS = {"dljob_wire", "dljob_sidecar", "pynvml", "tornado"}
 
 # Put together here, so that this file does not name them itself.
 HOME_PATHS = ["/" + name + "/" for name in ("work", "root", "opt/wheels")]
@@ -82,7 +82,7 @@ def test_the_folders_of_packages_are_no_packages():
 
 
 def test_no_module_bears_the_name_of_a_standard_one():
-    assert {"dlcore", "dlwire"} <= {package.name for package in PACKAGES}
+    assert {"dljob.core", "dljob_wire"} <= {package.name for package in PACKAGES}
     for module in MODULES:
         name = module.parent.name if module.stem in {"__init__", "__main__"} else module.stem
         assert name not in sys.stdlib_module_names, module
@@ -103,7 +103,7 @@ def test_the_sidecar_is_written_for_old_pythons_and_needs_next_to_nothing():
                 needed |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 needed.add((node.module or "").partition(".")[0])
-        allowed = {"dlwire"} if "dlwire" in module.parts else SIDECAR_NEEDS
+        allowed = {"dljob_wire"} if "dljob_wire" in module.parts else SIDECAR_NEEDS
         assert needed - set(sys.stdlib_module_names) <= allowed, module
 
 

@@ -20,12 +20,12 @@ import click
 import pytest
 import yaml
 
-from dlcontrol.settings import PREFIX, Settings, load_tree
-from dlcore.documents import jobfile, profilefile
-from dlcore.problems import WrongDocument
-from dlctl.main import cli
-from dllocal.settings import LocalSettings
-from dloperator.settings import OperatorSettings
+from dljob.cli.main import cli
+from dljob.control.settings import PREFIX, Settings, load_tree
+from dljob.core.documents import jobfile, profilefile
+from dljob.core.problems import WrongDocument
+from dljob.local.settings import LocalSettings
+from dljob.operator.settings import OperatorSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,7 +168,7 @@ def names_of(file: Path) -> frozenset[str]:
 PACKAGES = {
     path.name for folder in FOLDERS for path in (ROOT / folder).iterdir() if path.is_dir()
 } - {"dljob"}
-"""Without the package whose names are those of dlapi, and which is also the name of the project."""
+"""Without the package whose names are those of dljob.api, and which is also the name of the project."""
 
 
 def test_every_module_and_name_of_ours_that_pages_name_is_there():
@@ -408,7 +408,7 @@ def test_every_environment_variable_that_pages_name_is_read_or_set():
     # Every option of the SideCar is also a variable.
     of_options = {
         "DLJOB_SIDECAR_" + option.upper().replace("-", "_")
-        for option in re.findall(r'"--([a-z][a-z-]+)"', read("sidecar/dlsidecar/options.py"))
+        for option in re.findall(r'"--([a-z][a-z-]+)"', read("sidecar/dljob_sidecar/options.py"))
     }
     known = {*re.findall(r"DLJOB_[A-Z_]+[A-Z]", sources()), *of_settings, *of_options}
     wrong = [

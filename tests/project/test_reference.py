@@ -10,25 +10,25 @@ from typing import Any
 import click
 import pytest
 import yaml
-from dljob import training
 
-import dlapi
-from dlcontrol.settings import Loaded
-from dlctl.main import cli
-from dllocal.settings import LocalSettings
-from dloperator.settings import OperatorSettings
+import dljob.api
+from dljob import training
+from dljob.cli.main import cli
+from dljob.control.settings import Loaded
+from dljob.local.settings import LocalSettings
+from dljob.operator.settings import OperatorSettings
 from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
 
 WATCHED = (
-    "dlcontrol",
-    "dloperator",
-    "dllocal/pods",
-    "dllocal/jobs",
-    "dlcore/model/causes.py",
-    "dlgangs/members.py",
+    "dljob.control",
+    "dljob.operator",
+    "dljob/local/pods",
+    "dljob/local/jobs",
+    "dljob/core/model/causes.py",
+    "dljob_gangs/members.py",
 )
 """Where reasons are made, in addition to the causes of decisions."""
 NO_REASONS = {
@@ -127,7 +127,7 @@ def iter_leaves(tree: Any, path: str) -> Iterator[str]:
 
 def test_it_has_each_metric() -> None:
     rows = first_cells("metrics.md")
-    for folder in ("dlcontrol", "dlgangs"):
+    for folder in ("dljob.control", "dljob_gangs"):
         for path in (ROOT / "operator" / folder).rglob("*.py"):
             named = re.findall(r'"(dljob_[a-z_]+[a-z])"', path.read_text(encoding="utf-8"))
             assert set(named) <= set(rows), path
@@ -163,14 +163,14 @@ def test_each_reason_says_what_it_means_and_what_to_do() -> None:
 
 def test_it_has_each_public_name_of_python() -> None:
     titles = set(re.findall(r"^### (.+)$", read("python.md"), re.MULTILINE))
-    assert titles == {*dlapi.__all__, *(f"training.{name}" for name in training.__all__)}
+    assert titles == {*dljob.api.__all__, *(f"training.{name}" for name in training.__all__)}
 
 
 def test_it_has_each_request_to_dljob_up() -> None:
     rows = re.findall(r"^\| `([A-Z, `]+) (/\S+?)[\[?`]", read("machine-api.md"), re.MULTILINE)
     said = {(way, path) for ways, path in rows for way in re.findall("[A-Z]+", ways)}
     served = set()
-    for file in (ROOT / "operator/dllocal/api").rglob("*.py"):
+    for file in (ROOT / "operator/dljob/local/api").rglob("*.py"):
         text = file.read_text(encoding="utf-8").replace(
             "(gpu,", '("/v1/nodes/{node}/gpus/{gpu}/cordon",'
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlctl.verb_list import VERBS
+from dljob.cli.verb_list import VERBS
 
 FOLDER = Path(__file__).resolve().parents[2] / ".github" / "ISSUE_TEMPLATE"
 FORMS = sorted(file for file in FOLDER.glob("*.yml") if file.stem != "config")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlsidecar import __version__
+from dljob_sidecar import __version__
 from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-COPIES = ("sidecar/dlsidecar/__init__.py", "manifests/chart/Chart.yaml", "docs/install.md")
+COPIES = ("sidecar/dljob_sidecar/__init__.py", "manifests/chart/Chart.yaml", "docs/install.md")
 
 
 def test_every_copy_has_the_version_of_the_project():
@@ -40,9 +40,12 @@ def test_a_copy_that_differs_is_found(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["dlctl.main", "dloperator", "dlgangs", "dlportal", "dlsidecar"])
+@pytest.mark.parametrize(
+    "module",
+    ["dljob.cli.main", "dljob.operator", "dljob_gangs", "dljob_web.portal", "dljob_sidecar"],
+)
 def test_every_program_prints_the_version_of_the_project(module):
-    words = ("-c", "from dlctl.main import main; main()") if "." in module else ("-m", module)
+    words = ("-c", "from dljob.cli.main import main; main()") if "." in module else ("-m", module)
     ran = subprocess.run(
         [sys.executable, *words, "--version"],
         env={"PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'sidecar'}"},

@@ -19,12 +19,12 @@ OLDEST = "3.9"
 """Of the SideCar, which runs in images that others made."""
 TRACE = "job_id,submit_time_s,duration_s,num_gpus\n0,0,60,1\n"
 EXTRAS = {
-    "cluster": "import kubernetes, dlclient.cluster",
-    "sim": "import scipy.optimize, dlsim, dlbaselines, dlpapers",
-    "operator": "import dloperator.operating, dlgangs, cryptography, kopf, pymongo, kubernetes",
-    "mongo": "import pymongo, dlstore",
+    "cluster": "import kubernetes, dljob.client.cluster",
+    "sim": "import scipy.optimize, dljob.sim, dljob_lab.policies, dljob_lab",
+    "operator": "import dljob.operator.operating, dljob_gangs, cryptography, kopf, pymongo, kubernetes",
+    "mongo": "import pymongo, dljob.store",
     "plots": "import matplotlib.pyplot",
-    "all": "import dloperator, dlsim, dlgangs, dlportal, kopf, matplotlib.pyplot, pymongo",
+    "all": "import dljob.operator, dljob.sim, dljob_gangs, dljob_web.portal, kopf, matplotlib.pyplot, pymongo",
 }
 """The modules that each extra is for."""
 
@@ -201,9 +201,9 @@ def check_arm64(files: Files, folder: Path) -> str:
     assert found is not None
     shutil.copy(found, root / emulator)
     words = ("chroot", "--userspec=65532:65532", root, f"/{emulator}", "/opt/dljob/bin/python")
-    program = "import platform, numpy, cryptography.x509, dloperator.operating as _; print(platform.machine())"
+    program = "import platform, numpy, cryptography.x509, dljob.operator.operating as _; print(platform.machine())"
     machine = say(*words, "-c", program, home=folder)
     assert machine == "aarch64", machine
-    say(*words, "-m", "dloperator", "--help", home=folder)
+    say(*words, "-m", "dljob.operator", "--help", home=folder)
     shutil.rmtree(root)
     return "imports numpy and cryptography, and answers --help"

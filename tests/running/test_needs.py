@@ -25,6 +25,6 @@ def test_every_part_exists_and_is_needed_by_a_change():
 
 
 def test_a_change_of_the_sidecar_needs_processes_nodes_chaos_and_attacks():
-    needs = find_needs(["sidecar/dlsidecar/assembling.py", "README.md"])
+    needs = find_needs(["sidecar/dljob_sidecar/assembling.py", "README.md"])
     assert set(needs) == {"test-processes", "test-nodes", "chaos", "attack"}
     assert needs["chaos"] == ["sidecar"]

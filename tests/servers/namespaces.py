@@ -3,7 +3,7 @@
 import http.client
 import time
 
-from dlkube import names
+from dljob.kube import names
 from tests.servers.api import Api, Json, Refused
 from tests.sidecar.drivers import wait_until
 

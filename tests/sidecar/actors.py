@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from dlsidecar.behaviour.table import Trigger
-from dlwire.messages import Phase, Run, State, Target, Term
+from dljob_sidecar.behaviour.table import Trigger
+from dljob_wire.messages import Phase, Run, State, Target, Term
 from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
 from tests.sidecar.drivers import LIMIT_SECONDS, read_proc, wait_until
 from tests.sidecar.matrices import Pair, read_pairs

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dlsidecar.serving.trust import job_name
+from dljob_sidecar.serving.trust import job_name
 
 JOB = "0b5a7f5e-7c1d-4c58-9d5e-3f7f6f1d2c3b"
 CONTROLLER = "controller.dljob"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dlwire import codec
-from dlwire.messages import State, Target
+from dljob_wire import codec
+from dljob_wire.messages import State, Target
 
 LONGEST_SECONDS = 240.0
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dlsidecar import EXIT_UNAVAILABLE
-from dlwire import codec
-from dlwire.messages import Peer, Phase, Run, State, Stop, Target, Term
+from dljob_sidecar import EXIT_UNAVAILABLE
+from dljob_wire import codec
+from dljob_wire.messages import Peer, Phase, Run, State, Stop, Target, Term
 from tests.sidecar.clients import live_through
 from tests.sidecar.drivers import HERE, read_proc, wait_until
 from tests.sidecar.matrices import POSSIBLE, REPEATED, STAMPED, Pair, read_pairs

@@ -1,10 +1,10 @@
 """Stand-ins for the parts below the agent: they obey the test, and report on request."""
 
-from dlsidecar.agent import Agent
-from dlsidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started
-from dlsidecar.behaviour.machine import Limits
-from dlsidecar.diagnosing.tracebacks import LastWords
-from dlwire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
+from dljob_sidecar.agent import Agent
+from dljob_sidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started
+from dljob_sidecar.behaviour.machine import Limits
+from dljob_sidecar.diagnosing.tracebacks import LastWords
+from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
 from tests.sidecar.targets import INCARNATION
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dlsidecar.__main__ import main
+from dljob_sidecar.__main__ import main
 
 FOLDER = os.path.realpath(sys.argv.pop(1))
 SIGN = FOLDER + ".hang"

@@ -19,17 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlsidecar.assembling import Assembly
-from dlsidecar.behaviour.events import Gone
-from dlsidecar.observing.gpus.gpu_thread import GpuThread
-from dlsidecar.observing.gpus.nvml import NoGpuReader
-from dlsidecar.observing.tailing import FollowedFile
-from dlsidecar.processes import keeper, supervising
-from dlsidecar.settings import Settings
-from dlsidecar.warm.warming import SparePool
-from dlwire.kinds import camel
-from dlwire.messages import Peer, Run
-from dlwire.training import read_training
+from dljob_sidecar.assembling import Assembly
+from dljob_sidecar.behaviour.events import Gone
+from dljob_sidecar.observing.gpus.gpu_thread import GpuThread
+from dljob_sidecar.observing.gpus.nvml import NoGpuReader
+from dljob_sidecar.observing.tailing import FollowedFile
+from dljob_sidecar.processes import keeper, supervising
+from dljob_sidecar.settings import Settings
+from dljob_sidecar.warm.warming import SparePool
+from dljob_wire.kinds import camel
+from dljob_wire.messages import Peer, Run
+from dljob_wire.training import read_training
 
 LIMIT_SECONDS = 240.0
 

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from dlsidecar.behaviour.events import Event, Told
-from dlsidecar.behaviour.machine import Machine, Reaction
-from dlsidecar.behaviour.state import QUIET
-from dlsidecar.behaviour.table import Trigger
-from dlwire.messages import Phase, Refused
+from dljob_sidecar.behaviour.events import Event, Told
+from dljob_sidecar.behaviour.machine import Machine, Reaction
+from dljob_sidecar.behaviour.state import QUIET
+from dljob_sidecar.behaviour.table import Trigger
+from dljob_wire.messages import Phase, Refused
 
 Pair = tuple[Phase, str]
 """A phase, and the name of what came in it."""

@@ -2,7 +2,7 @@
 
 import random
 
-from dlwire import codec
+from dljob_wire import codec
 from tests.sidecar.targets import run
 
 REFUSALS = {b"", b"200", b"400", b"403", b"404", b"405", b"409", b"413"}

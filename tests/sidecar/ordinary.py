@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import yaml
 
-from dlcontrol.acting.sidecar_options import describe_training, with_folder
-from dlcore.documents import jobfile
-from dlwire.messages import Phase, State
-from dlwire.training import write_training
+from dljob.control.acting.sidecar_options import describe_training, with_folder
+from dljob.core.documents import jobfile
+from dljob_wire.messages import Phase, State
+from dljob_wire.training import write_training
 from tests.sidecar.drivers import HERE, ROOT
 from tests.sidecar.sidecars import SideCar
 

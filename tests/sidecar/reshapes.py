@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlwire.messages import Phase, Saving, State
+from dljob_wire.messages import Phase, Saving, State
 from tests.sidecar.drivers import HERE, list_pids, read_proc, wait_until
 from tests.sidecar.sidecars import SideCar
 

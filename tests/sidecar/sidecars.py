@@ -21,7 +21,7 @@ from typing import Any
 
 from _sidecars import NO_FIELDS, write_fields
 
-from dlwire.messages import Peer, Run, State, Stop, Target
+from dljob_wire.messages import Peer, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
 from tests.sidecar.drivers import HERE, ROOT, find_processes, is_alive, read_children, wait_until
 
@@ -40,7 +40,7 @@ class SideCar:
         *command: str,
         options: Mapping[str, Any] = NO_FIELDS,
         python: tuple[str, ...] = (sys.executable,),
-        program: tuple[str, ...] = ("-m", "dlsidecar"),
+        program: tuple[str, ...] = ("-m", "dljob_sidecar"),
         path: tuple[str, ...] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         expects_gpus: bool = False,

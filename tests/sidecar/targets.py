@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dlwire.messages import Peer, Run, Stop
+from dljob_wire.messages import Peer, Run, Stop
 
 INCARNATION = "first-start"
 

@@ -6,16 +6,16 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from dlsidecar.agent import Agent, limits_of
-from dlsidecar.behaviour.events import Gone, Interrupted, StartFailed
-from dlsidecar.behaviour.machine import Limits
-from dlsidecar.processes.supervising import Hooks, Processes
-from dlsidecar.serving.admitting import Admitted
-from dlsidecar.serving.metrics import write
-from dlwire import codec
-from dlwire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
-from dlwire.messages import Saving as Saved
-from dlwire.training import Saving, Training
+from dljob_sidecar.agent import Agent, limits_of
+from dljob_sidecar.behaviour.events import Gone, Interrupted, StartFailed
+from dljob_sidecar.behaviour.machine import Limits
+from dljob_sidecar.processes.supervising import Hooks, Processes
+from dljob_sidecar.serving.admitting import Admitted
+from dljob_sidecar.serving.metrics import write
+from dljob_wire import codec
+from dljob_wire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
+from dljob_wire.messages import Saving as Saved
+from dljob_wire.training import Saving, Training
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.fakes import Container, FakeFacts, FakeSupervisor
 from tests.sidecar.targets import INCARNATION, run, stop

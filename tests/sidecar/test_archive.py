@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar import EXIT_UNAVAILABLE, __version__
-from dlwire.messages import Phase
+from dljob_sidecar import EXIT_UNAVAILABLE, __version__
+from dljob_wire.messages import Phase
 from tests.sidecar.archives import build
 from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
 from tests.sidecar.interpreters import TOO_OLD, VERSIONS, find_python, has_python
@@ -94,7 +94,7 @@ def test_it_holds_what_is_needed_and_nothing_else(archive):
     folders = {name.partition("/")[0] for name in names}
     papers = {folder for folder in folders if folder.endswith(".dist-info")}
     alone = {"LICENSE", "NOTICE", "__main__.py", "pynvml.py"}
-    assert folders - papers == alone | {"dlsidecar", "dlwire", "tornado"}
+    assert folders - papers == alone | {"dljob_sidecar", "dljob_wire", "tornado"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     # A compiled module fits one Python, and an interpreter may have no zlib.
     assert {Path(name).suffix for name in names} <= {".py", ""}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar import EXIT_UNAVAILABLE
-from dlwire.messages import Phase, State
+from dljob_sidecar import EXIT_UNAVAILABLE
+from dljob_wire.messages import Phase, State
 from tests.disks import on_small_disk
 from tests.sidecar.drivers import read_children, wait_until
 from tests.sidecar.sidecars import SideCar

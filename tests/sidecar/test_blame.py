@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from dlsidecar.diagnosing.tracebacks import Tracebacks
-from dlwire.messages import Phase
+from dljob_sidecar.diagnosing.tracebacks import Tracebacks
+from dljob_wire.messages import Phase
 from tests.sidecar.drivers import wait_until
 
 processes = pytest.mark.processes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from dlsidecar.warm import spare
-from dlsidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
-from dlsidecar.warm.scripts import Script, take_apart
+from dljob_sidecar.warm import spare
+from dljob_sidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
+from dljob_sidecar.warm.scripts import Script, take_apart
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlwire.messages import Phase
+from dljob_wire.messages import Phase
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.reshapes import Job
 from tests.sidecar.savers import SHAPES

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlwire import codec
-from dlwire.harmless import harmless
-from dlwire.kinds import (
+from dljob_wire import codec
+from dljob_wire.harmless import harmless
+from dljob_wire.kinds import (
     LARGEST_WHOLE,
     Each,
     Either,
@@ -27,7 +27,7 @@ from dlwire.kinds import (
     Wrong,
     kinds_of,
 )
-from dlwire.messages import (
+from dljob_wire.messages import (
     LONGEST_LEFT,
     MESSAGES,
     MOST_GPUS,

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from dlsidecar import EXIT_UNAVAILABLE
-from dlsidecar.living import EXIT_USAGE
-from dlsidecar.processes.keeper import FORWARDED
-from dlwire.codec import decode_left
-from dlwire.messages import Phase, Saving
+from dljob_sidecar import EXIT_UNAVAILABLE
+from dljob_sidecar.living import EXIT_USAGE
+from dljob_sidecar.processes.keeper import FORWARDED
+from dljob_wire.codec import decode_left
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
 from tests.sidecar.sidecars import SideCar
 
@@ -164,7 +164,7 @@ def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
     size = 500_000
     command = ("sh", "-c", f"printf '%0{size}d' 7")
     sidecar = start(
-        command=command, python=slowly, program=(str(HERE / "lenient.py"), "-m", "dlsidecar")
+        command=command, python=slowly, program=(str(HERE / "lenient.py"), "-m", "dljob_sidecar")
     )
     sidecar.wait_ready()
     sidecar.run(1)
@@ -211,7 +211,7 @@ def test_a_killed_sidecar_takes_its_training_with_it_and_the_next_begins_anew(st
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "sidecar")}
     return subprocess.run(
-        [sys.executable, "-m", "dlsidecar", *arguments],
+        [sys.executable, "-m", "dljob_sidecar", *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from dlsidecar.behaviour.events import CheckpointDone
-from dlsidecar.checkpoints import checkpoint_files, requests
-from dlsidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
-from dlsidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
-from dlsidecar.checkpoints.requests import LastOutput, Request
-from dlsidecar.linux.recipients import Recipients
-from dlsidecar.linux.spawning import Ended, Reaper
-from dlsidecar.observing.file_threads import FileThread
-from dlsidecar.processes.saving import CheckpointRequests
-from dlsidecar.processes.supervising import Processes
-from dlwire.training import Complete, Confirmation, Saving
+from dljob_sidecar.behaviour.events import CheckpointDone
+from dljob_sidecar.checkpoints import checkpoint_files, requests
+from dljob_sidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
+from dljob_sidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
+from dljob_sidecar.checkpoints.requests import LastOutput, Request
+from dljob_sidecar.linux.recipients import Recipients
+from dljob_sidecar.linux.spawning import Ended, Reaper
+from dljob_sidecar.observing.file_threads import FileThread
+from dljob_sidecar.processes.saving import CheckpointRequests
+from dljob_sidecar.processes.supervising import Processes
+from dljob_wire.training import Complete, Confirmation, Saving
 from tests.sidecar.clients import live_through
 
 LIMIT_SECONDS = 240.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlwire.endpoints import Endpoint, read_endpoint
+from dljob_wire.endpoints import Endpoint, read_endpoint
 
 
 def test_an_address_with_a_port_is_read_and_written():

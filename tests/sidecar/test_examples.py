@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dlwire.messages import Peer, Phase, Run
+from dljob_wire.messages import Peer, Phase, Run
 from tests.servers.ports import choose_ports
 from tests.sidecar.containers import find_child, find_sidecar
 from tests.sidecar.drivers import ROOT, wait_until

@@ -7,7 +7,7 @@ import json
 import pickle
 import zipfile
 
-from dlsidecar.checkpoints.recognizing.formats import OLD_TORCH, Finding, examine
+from dljob_sidecar.checkpoints.recognizing.formats import OLD_TORCH, Finding, examine
 from tests.sidecar.savers import make_content
 
 

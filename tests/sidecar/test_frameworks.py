@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import pytest
 
-from dlwire.messages import Phase, Saving
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.archives import build
 from tests.sidecar.ordinary import EXAMPLES, INSTALLED, wait_for
 from tests.sidecar.sidecars import SideCar

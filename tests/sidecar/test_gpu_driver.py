@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dlwire.messages import Phase, State
+from dljob_wire.messages import Phase, State
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import TRAINER
 

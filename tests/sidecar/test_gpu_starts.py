@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from dlwire.messages import Phase, State
+from dljob_wire.messages import Phase, State
 from tests.sidecar.drivers import LIMIT_SECONDS, read_proc, wait_until
 from tests.sidecar.standins import Witness, consume
 
@@ -175,8 +175,8 @@ def test_nothing_is_started_beside_a_program_of_somebody_else(start, driver, tok
 
 PATIENT = """
 import sys
-from dlsidecar.__main__ import main
-from dlsidecar.serving.admitting import Admission
+from dljob_sidecar.__main__ import main
+from dljob_sidecar.serving.admitting import Admission
 Admission.patience_seconds = 60.0
 sys.exit(main())
 """

@@ -8,13 +8,13 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
-from dlsidecar.linux import kernel
-from dlsidecar.observing.gpus import nvml as gpus
-from dlsidecar.observing.gpus.emptiness import Bases
-from dlsidecar.observing.gpus.naming import Naming, name_gpus
-from dlsidecar.processes.releasing import Base, is_stranger, measure
-from dlwire.messages import Gpu, GpuProcess
-from dlwire.training import GpuIds
+from dljob_sidecar.linux import kernel
+from dljob_sidecar.observing.gpus import nvml as gpus
+from dljob_sidecar.observing.gpus.emptiness import Bases
+from dljob_sidecar.observing.gpus.naming import Naming, name_gpus
+from dljob_sidecar.processes.releasing import Base, is_stranger, measure
+from dljob_wire.messages import Gpu, GpuProcess
+from dljob_wire.training import GpuIds
 
 
 class Library:

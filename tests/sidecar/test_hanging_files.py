@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.checkpoints import checkpoint_files
-from dlsidecar.checkpoints.checkpoint_files import take_snapshot
-from dlsidecar.checkpoints.recognizing.signs import is_noise
-from dlsidecar.observing.file_threads import FileThread
-from dlwire.messages import Phase, Saving
+from dljob_sidecar.checkpoints import checkpoint_files
+from dljob_sidecar.checkpoints.checkpoint_files import take_snapshot
+from dljob_sidecar.checkpoints.recognizing.signs import is_noise
+from dljob_sidecar.observing.file_threads import FileThread
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.drivers import HERE, LIMIT_SECONDS, wait_until
 

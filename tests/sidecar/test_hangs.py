@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from dlsidecar.diagnosing import hanging, stacks
-from dlsidecar.diagnosing.stacks import ProcessSample
-from dlsidecar.observing.pauses import Pauses
+from dljob_sidecar.diagnosing import hanging, stacks
+from dljob_sidecar.diagnosing.stacks import ProcessSample
+from dljob_sidecar.observing.pauses import Pauses
 from tests.sidecar.clients import live_through
 
 processes = pytest.mark.processes

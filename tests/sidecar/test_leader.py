@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from dlwire.messages import Phase, Saving
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.actors import Actors
 from tests.sidecar.containers import Manner, run_of, stop_of, watched
 from tests.sidecar.drivers import wait_until

@@ -5,7 +5,7 @@ every order of events.
 
 from dataclasses import replace
 
-from dlsidecar.behaviour.events import (
+from dljob_sidecar.behaviour.events import (
     ArmTimer,
     Checkpoint,
     CheckpointDone,
@@ -27,10 +27,10 @@ from dlsidecar.behaviour.events import (
     Terminate,
     Told,
 )
-from dlsidecar.behaviour.machine import Limits, Machine, react
-from dlsidecar.behaviour.state import QUIET
-from dlsidecar.behaviour.table import TABLE, Trigger, Verb
-from dlwire.messages import Phase, Problem, Refused, Saving
+from dljob_sidecar.behaviour.machine import Limits, Machine, react
+from dljob_sidecar.behaviour.state import QUIET
+from dljob_sidecar.behaviour.table import TABLE, Trigger, Verb
+from dljob_wire.messages import Phase, Problem, Refused, Saving
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 
 PROBLEM = Problem("CommandNotFound", "no such command", "write one that exists")

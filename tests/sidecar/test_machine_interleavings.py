@@ -14,8 +14,8 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.behaviour.table import TABLE, Trigger
-from dlwire.messages import Phase
+from dljob_sidecar.behaviour.table import TABLE, Trigger
+from dljob_wire.messages import Phase
 from tests.sidecar.matrices import IMPOSSIBLE, PAIRS, POSSIBLE, Pair
 from tests.sidecar.worlds import ALWAYS, ONCE_DECLARED, Move, World, explore
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dlsidecar.linux.spawning import Reaper
-from dlsidecar.observing.expressions import MOST_OPEN_BYTES, Matcher
-from dlsidecar.observing.matching import UNMATCHED
+from dljob_sidecar.linux.spawning import Reaper
+from dljob_sidecar.observing.expressions import MOST_OPEN_BYTES, Matcher
+from dljob_sidecar.observing.matching import UNMATCHED
 from tests.sidecar.clients import live_through
 
 pytestmark = pytest.mark.processes

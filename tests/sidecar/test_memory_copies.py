@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.checkpoints import checkpoint_files
-from dlsidecar.checkpoints.checkpoint_files import Mark, Snapshot, take_snapshot
-from dlsidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _replace, copy
-from dlsidecar.checkpoints.memory.cache import MemoryCache
-from dlsidecar.checkpoints.memory.writing_out import Writer
-from dlsidecar.observing.file_threads import FileThread
-from dlwire.training import MARKER, Complete, Saving
+from dljob_sidecar.checkpoints import checkpoint_files
+from dljob_sidecar.checkpoints.checkpoint_files import Mark, Snapshot, take_snapshot
+from dljob_sidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _replace, copy
+from dljob_sidecar.checkpoints.memory.cache import MemoryCache
+from dljob_sidecar.checkpoints.memory.writing_out import Writer
+from dljob_sidecar.observing.file_threads import FileThread
+from dljob_wire.training import MARKER, Complete, Saving
 from tests.sidecar.clients import live_through
 
 LIMIT_S = 240.0

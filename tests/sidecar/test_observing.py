@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dlsidecar.observing.facts import Observer
-from dlsidecar.observing.gpus.gpu_thread import GpuThread
-from dlsidecar.settings import Settings
-from dlwire.messages import Post
-from dlwire.training import Training
+from dljob_sidecar.observing.facts import Observer
+from dljob_sidecar.observing.gpus.gpu_thread import GpuThread
+from dljob_sidecar.settings import Settings
+from dljob_wire.messages import Post
+from dljob_wire.training import Training
 from tests.sidecar.clients import live_through
 
 Story = Callable[[Observer, list[int]], Awaitable[None]]

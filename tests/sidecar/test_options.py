@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlsidecar.options import UsageError, environment_of_training, read
-from dlwire.kinds import kinds_of
-from dlwire.training import (
+from dljob_sidecar.options import UsageError, environment_of_training, read
+from dljob_wire.kinds import kinds_of
+from dljob_wire.training import (
     Confirmation,
     Framework,
     GpuIds,

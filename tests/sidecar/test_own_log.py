@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from dlsidecar.observing.own_log import LONGEST_LINE, MOST_LINES, LogLimit
+from dljob_sidecar.observing.own_log import LONGEST_LINE, MOST_LINES, LogLimit
 
 
 class Sink(logging.Handler):
@@ -21,7 +21,7 @@ class Sink(logging.Handler):
 def make_log(now):
     sink = Sink()
     sink.addFilter(LogLimit(now))
-    log = logging.getLogger("dlsidecar.tests.own")
+    log = logging.getLogger("dljob_sidecar.tests.own")
     log.propagate = False
     log.handlers[:] = [sink]
     return log, sink.lines

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from dlsidecar import EXIT_UNAVAILABLE
-from dlsidecar.linux.family import MARK
-from dlsidecar.processes.leftovers import hold, kill_holders, make_mark, sweep
-from dlwire.messages import Phase
+from dljob_sidecar import EXIT_UNAVAILABLE
+from dljob_sidecar.linux.family import MARK
+from dljob_sidecar.processes.leftovers import hold, kill_holders, make_mark, sweep
+from dljob_wire.messages import Phase
 from tests.sidecar.containers import BOUNDED, find_sidecar
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from dlsidecar.observing.matching import match_lines
-from dlsidecar.observing.progress import (
+from dljob_sidecar.observing.matching import match_lines
+from dljob_sidecar.observing.progress import (
     Epochs,
     Meter,
     NotProgress,
@@ -16,9 +16,9 @@ from dlsidecar.observing.progress import (
     parse_groups,
     parse_line,
 )
-from dlwire import codec
-from dlwire.kinds import LARGEST_WHOLE
-from dlwire.messages import Post, Progress
+from dljob_wire import codec
+from dljob_wire.kinds import LARGEST_WHOLE
+from dljob_wire.messages import Post, Progress
 
 
 def run_steadily(meter, *, begin, count, speed, first=0):

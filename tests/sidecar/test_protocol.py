@@ -9,16 +9,16 @@ from typing import Any
 import yaml
 from tornado.routing import PathMatches
 
-from dlsidecar.behaviour.state import STUCK, TOO_SLOW, UNCONFIRMED
-from dlsidecar.behaviour.table import draw
-from dlsidecar.living import CERTIFICATES
-from dlsidecar.remedies import REMEDIES
-from dlsidecar.serving import serving
-from dlsidecar.serving.serving import STATUS, controller_app, health_app, inner_app
-from dlsidecar.serving.trust import Listener
-from dlsidecar.settings import Serving
-from dlwire import codec
-from dlwire.messages import MESSAGES, Refused
+from dljob_sidecar.behaviour.state import STUCK, TOO_SLOW, UNCONFIRMED
+from dljob_sidecar.behaviour.table import draw
+from dljob_sidecar.living import CERTIFICATES
+from dljob_sidecar.remedies import REMEDIES
+from dljob_sidecar.serving import serving
+from dljob_sidecar.serving.serving import STATUS, controller_app, health_app, inner_app
+from dljob_sidecar.serving.trust import Listener
+from dljob_sidecar.settings import Serving
+from dljob_wire import codec
+from dljob_wire.messages import MESSAGES, Refused
 from tests.scripts import loaded
 from tests.sidecar.clients import lived
 from tests.sidecar.fakes import Container

@@ -10,10 +10,10 @@ from collections import defaultdict
 
 import pytest
 
-from dlsidecar.diagnosing.tracebacks import Tracebacks
-from dlsidecar.linux.spawning import Ended, Reaper, start
-from dlsidecar.observing.matching import strip_rank
-from dlsidecar.observing.rank_outputs import Outputs
+from dljob_sidecar.diagnosing.tracebacks import Tracebacks
+from dljob_sidecar.linux.spawning import Ended, Reaper, start
+from dljob_sidecar.observing.matching import strip_rank
+from dljob_sidecar.observing.rank_outputs import Outputs
 from tests.sidecar.clients import live_through
 from tests.sidecar.drivers import LIMIT_SECONDS
 

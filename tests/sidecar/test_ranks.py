@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from dlsidecar.processes.rank_environment import find_interface
-from dlsidecar.processes.ranks import lay_out
-from dlwire.messages import Peer, Run
+from dljob_sidecar.processes.rank_environment import find_interface
+from dljob_sidecar.processes.ranks import lay_out
+from dljob_wire.messages import Peer, Run
 
 
 def run_of(*peers, offset=0, gpus=("0", "1"), **more):

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlwire.messages import Phase, Run, Term
+from dljob_wire.messages import Phase, Run, Term
 from tests.sidecar.containers import (
     BOUNDED,
     Container,

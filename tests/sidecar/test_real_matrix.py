@@ -16,8 +16,8 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.behaviour.table import Trigger
-from dlwire.messages import Phase, Refused
+from dljob_sidecar.behaviour.table import Trigger
+from dljob_wire.messages import Phase, Refused
 from tests.sidecar.actors import PRELOADED, Actors, Stage, stopped
 from tests.sidecar.containers import Manner, run_of, stop_of, watched
 from tests.sidecar.drivers import HERE, wait_until

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from dlwire.messages import Phase, State
+from dljob_wire.messages import Phase, State
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import INSTALLED, wait_for
 from tests.sidecar.sidecars import SideCar

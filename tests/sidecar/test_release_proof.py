@@ -7,11 +7,11 @@ import errno
 import os
 from typing import Any
 
-from dlsidecar.behaviour.events import Gone
-from dlsidecar.linux.spawning import Reaper
-from dlsidecar.processes import starting
-from dlsidecar.processes.rank_process import RankProcess
-from dlsidecar.processes.release_proof import ReleaseProof
+from dljob_sidecar.behaviour.events import Gone
+from dljob_sidecar.linux.spawning import Reaper
+from dljob_sidecar.processes import starting
+from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.release_proof import ReleaseProof
 from tests.sidecar.clients import live_through
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.checkpoints.checkpoint_files import LEDGER, Mark, take_snapshot
-from dlsidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
-from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS, Shape
-from dlsidecar.checkpoints.resting import Rewrites, find_resting, propose_files
-from dlsidecar.checkpoints.vetting import vet
-from dlwire.messages import Phase, Run, Saving
-from dlwire.training import Saving as HowToSave
+from dljob_sidecar.checkpoints.checkpoint_files import LEDGER, Mark, take_snapshot
+from dljob_sidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
+from dljob_sidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS, Shape
+from dljob_sidecar.checkpoints.resting import Rewrites, find_resting, propose_files
+from dljob_sidecar.checkpoints.vetting import vet
+from dljob_wire.messages import Phase, Run, Saving
+from dljob_wire.training import Saving as HowToSave
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import SideCar
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.warm import offering
-from dlwire.messages import Phase, Saving
+from dljob_sidecar.warm import offering
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import wait_for
 from tests.sidecar.sidecars import SideCar

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import pytest
 
-from dlsidecar.serving import trust
-from dlsidecar.serving.connections import MOST_CONNECTIONS
-from dlsidecar.serving.listening import LONGEST_SOCKET_PATH, Servers
-from dlsidecar.settings import Serving
-from dlwire import codec
-from dlwire.messages import Phase, Post, Problem, Refusal, Refused
+from dljob_sidecar.serving import trust
+from dljob_sidecar.serving.connections import MOST_CONNECTIONS
+from dljob_sidecar.serving.listening import LONGEST_SOCKET_PATH, Servers
+from dljob_sidecar.settings import Serving
+from dljob_wire import codec
+from dljob_wire.messages import Phase, Post, Problem, Refusal, Refused
 from tests.sidecar.clients import Client, ask_over, hang_up, lived, parse_answer
 from tests.sidecar.fakes import Container
 from tests.sidecar.nonsense import REFUSALS, make_nonsense

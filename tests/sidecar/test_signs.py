@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dlsidecar.checkpoints.recognizing.signs import find_unit, is_noise, recognise, resolve
-from dlwire.training import Complete, Saving
+from dljob_sidecar.checkpoints.recognizing.signs import find_unit, is_noise, recognise, resolve
+from dljob_wire.training import Complete, Saving
 
 NOISE = [
     "metrics.csv",

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dlwire.speed_window import SpeedWindow
+from dljob_wire.speed_window import SpeedWindow
 
 
 def measure(*parts: tuple[float, float], jitter: float = 0.0) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlwire.messages import Phase
+from dljob_wire.messages import Phase
 from tests.sidecar.archives import build
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.sidecars import SideCar

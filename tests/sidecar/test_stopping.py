@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from dlsidecar.checkpoints import requests
-from dlwire.messages import Phase, Saving
+from dljob_sidecar.checkpoints import requests
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 from tests.sidecar.sidecars import SideCar
 

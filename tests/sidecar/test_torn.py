@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from dlwire.messages import Phase, Saving
+from dljob_wire.messages import Phase, Saving
 from tests.sidecar.reshapes import Job
 from tests.sidecar.savers import BYTES, SHAPES
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from dljob import training
 
-from dlsidecar.warm import offering
-from dlwire.training import Complete, Saving, Training
+from dljob import training
+from dljob_sidecar.warm import offering
+from dljob_wire.training import Complete, Saving, Training
 from tests.sidecar.drivers import LIMIT_SECONDS, ROOT, wait_until
 
 INSTALLED = ROOT / ".frameworks" / "pytorch" / "bin" / "python"

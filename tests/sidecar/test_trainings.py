@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 import yaml
 
-from dlcore.documents import jobfile
-from dlwire.messages import Phase
+from dljob.core.documents import jobfile
+from dljob_wire.messages import Phase
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_python, wait_for, walk
 

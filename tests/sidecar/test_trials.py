@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dlsidecar.agent import limits_of
-from dlsidecar.behaviour.events import (
+from dljob_sidecar.agent import limits_of
+from dljob_sidecar.behaviour.events import (
     ArmTimer,
     Checkpoint,
     CheckpointDone,
@@ -18,11 +18,11 @@ from dlsidecar.behaviour.events import (
     Terminate,
     Told,
 )
-from dlsidecar.behaviour.machine import Limits, Machine, Reaction, react
-from dlsidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
-from dlwire.messages import Phase, Post, Problem, Refused, Run, Trial
-from dlwire.messages import Saving as Saved
-from dlwire.training import Confirmation, Saving, Training
+from dljob_sidecar.behaviour.machine import Limits, Machine, Reaction, react
+from dljob_sidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
+from dljob_wire.messages import Phase, Post, Problem, Refused, Run, Trial
+from dljob_wire.messages import Saving as Saved
+from dljob_wire.training import Confirmation, Saving, Training
 from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.reshapes import Job

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from dlsidecar.serving.listening import Servers
-from dlsidecar.serving.trust import CertificateListener, job_name
-from dlsidecar.settings import Serving
-from dlwire import codec
-from dlwire.messages import Phase, Refusal, Refused
+from dljob_sidecar.serving.listening import Servers
+from dljob_sidecar.serving.trust import CertificateListener, job_name
+from dljob_sidecar.settings import Serving
+from dljob_wire import codec
+from dljob_wire.messages import Phase, Refusal, Refused
 from tests.sidecar.certificates import (
     CONTROLLER,
     JOB,

@@ -9,16 +9,16 @@ from functools import partial
 
 import pytest
 
-from dlsidecar.checkpoints.checkpoint_files import LEDGER, SET_ASIDE, take_snapshot
-from dlsidecar.checkpoints.ledger import read_ledger, write_ledger
-from dlsidecar.checkpoints.vetting import (
+from dljob_sidecar.checkpoints.checkpoint_files import LEDGER, SET_ASIDE, take_snapshot
+from dljob_sidecar.checkpoints.ledger import read_ledger, write_ledger
+from dljob_sidecar.checkpoints.vetting import (
     MOST_FRUITLESS,
     MOST_SET_ASIDE,
     note_confirmed,
     note_fruitless,
     vet,
 )
-from dlwire.training import Complete, Saving
+from dljob_wire.training import Complete, Saving
 from tests.sidecar.savers import BYTES, SHAPES, Saver
 
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dlsidecar.linux.spawning import Reaper
-from dlsidecar.observing.rank_outputs import Outputs
-from dlsidecar.warm.budgets import Budget
-from dlsidecar.warm.warming import SparePool
+from dljob_sidecar.linux.spawning import Reaper
+from dljob_sidecar.observing.rank_outputs import Outputs
+from dljob_sidecar.warm.budgets import Budget
+from dljob_sidecar.warm.warming import SparePool
 from tests.sidecar.clients import lived
 from tests.sidecar.drivers import find_children, wait_until
 from tests.sidecar.sidecars import TRAINER

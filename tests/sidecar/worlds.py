@@ -1,7 +1,7 @@
 """
 Everything around one machine, as a value that can be copied: its supervisor, its timer, its news.
 
-The world does everything that :class:`dlsidecar.contract.Supervisor` allows, and nothing else. A
+The world does everything that :class:`dljob_sidecar.contract.Supervisor` allows, and nothing else. A
 process becomes the user's program at once or, where a warm interpreter does, some time later; it
 may fail to, end well or badly, and leave others behind. News arrives in the order of its events,
 but anything may come in between. Walks at random go through this world, and :func:`explore` goes
@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dlsidecar.behaviour.events import (
+from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
     Checkpoint,
@@ -37,8 +37,8 @@ from dlsidecar.behaviour.events import (
     Terminate,
     Told,
 )
-from dlsidecar.behaviour.machine import Limits, Machine, react
-from dlwire.messages import Phase, Problem, Refused, Run, Stop, Target, Term
+from dljob_sidecar.behaviour.machine import Limits, Machine, react
+from dljob_wire.messages import Phase, Problem, Refused, Run, Stop, Target, Term
 from tests.sidecar.matrices import Pair, name_heard
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 

@@ -5,17 +5,17 @@ from typing import ClassVar
 
 import pytest
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import BatchRange, Cause, CauseCode
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.inputs.shipped import find_folder
-from dlsim.inputs.tables import Table
-from dlsim.jobs.noise import Noise, find_noise
-from dlsim.jobs.workloads import Workload
-from dlwire.messages import Shape
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.model import BatchRange, Cause, CauseCode
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.inputs.shipped import find_folder
+from dljob.sim.inputs.tables import Table
+from dljob.sim.jobs.noise import Noise, find_noise
+from dljob.sim.jobs.workloads import Workload
+from dljob_wire.messages import Shape
 from tests.sim.worlds import ONE_NODE, make_traced
 
 FREE = Costs()

@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import pytest
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import JobId
-from dlcore.profiles import JobType, Profile, Speed
-from dlsim.beliefs import Beliefs, believe
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.jobs.workloads import TracedJob, Workload
-from dlwire.messages import Shape
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.model import JobId
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.sim.beliefs import Beliefs, believe
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_wire.messages import Shape
 from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
 
 

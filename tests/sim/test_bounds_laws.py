@@ -15,21 +15,30 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, View
-from dlcore.model import BatchRange, Checkpoint, GpuDemand, Job, JobId, Mechanism, Node, Training
-from dlcore.placement.limits import NamespaceLimits
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import policies
-from dlsim.bounding.bounds import CLOCK_S, bound_mean_jct
-from dlsim.bounding.demands import read_demands
-from dlsim.bounding.dual import Dual, Market
-from dlsim.engine.settings import Outage, Setting
-from dlsim.engine.world import World
-from dlsim.jobs.noise import Noise
-from dlsim.jobs.workloads import TracedJob, Workload
-from dlsim.results.records import Record
-from dlwire.messages import Shape
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, View
+from dljob.core.model import (
+    BatchRange,
+    Checkpoint,
+    GpuDemand,
+    Job,
+    JobId,
+    Mechanism,
+    Node,
+    Training,
+)
+from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import policies
+from dljob.sim.bounding.bounds import CLOCK_S, bound_mean_jct
+from dljob.sim.bounding.demands import read_demands
+from dljob.sim.bounding.dual import Dual, Market
+from dljob.sim.engine.settings import Outage, Setting
+from dljob.sim.engine.world import World
+from dljob.sim.jobs.noise import Noise
+from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob.sim.results.records import Record
+from dljob_wire.messages import Shape
 from tests.core.examples import few_examples
 from tests.sim.worlds import COSTS, make_short
 

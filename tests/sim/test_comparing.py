@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from dlcore.model import Mechanism
-from dlsim.clusters import Machines
-from dlsim.comparing import tasks as tasks_module
-from dlsim.comparing.journal import Journal
-from dlsim.comparing.planning import plan
-from dlsim.comparing.running import Failure, perform, run_tasks
-from dlsim.comparing.summing import KNOWING_ALL, Line, Spread, spread, sum_up
-from dlsim.comparing.tasks import Task, Values, digest_program, without_measured
-from dlsim.errors import BadInput
-from dlsim.jobs.workloads import Workload
-from dlsim.scenarios import Scenario, read_workload
+from dljob.core.model import Mechanism
+from dljob.sim.clusters import Machines
+from dljob.sim.comparing import tasks as tasks_module
+from dljob.sim.comparing.journal import Journal
+from dljob.sim.comparing.planning import plan
+from dljob.sim.comparing.running import Failure, perform, run_tasks
+from dljob.sim.comparing.summing import KNOWING_ALL, Line, Spread, spread, sum_up
+from dljob.sim.comparing.tasks import Task, Values, digest_program, without_measured
+from dljob.sim.errors import BadInput
+from dljob.sim.jobs.workloads import Workload
+from dljob.sim.scenarios import Scenario, read_workload
 
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 JOBS = "0,0,3600,4\n1,60,1800,8\n2,120,600,2\n3,180,7200,4\n4,240,900,1\n"
@@ -86,7 +86,7 @@ def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
 def test_a_change_of_the_program_makes_results_stale(monkeypatch):
     read = Path.read_bytes
     before = digest_program()
-    for edited in ("dlcore/policies/baselines/srtf.py", "dlwire/messages/shapes.py"):
+    for edited in ("dljob/core/policies/baselines/srtf.py", "dljob_wire/messages/shapes.py"):
         with monkeypatch.context() as patch:
             patch.setattr(
                 Path,

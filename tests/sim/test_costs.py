@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlpapers.reproducing.sidecar.constants import FROZEN
-from dlsim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
+from dljob.sim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
+from dljob_lab.reproducing.sidecar.constants import FROZEN
 
 
 @pytest.mark.parametrize("gpus", [1, 3, 64])

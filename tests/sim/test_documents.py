@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.profiles import JobType
-from dlsim.errors import BadInput
-from dlsim.inputs import yamlfiles
-from dlsim.jobs import workloads
-from dlsim.jobs.workloads import Workload
-from dlwire.messages import Shape
+from dljob.core.profiles import JobType
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs import yamlfiles
+from dljob.sim.jobs import workloads
+from dljob.sim.jobs.workloads import Workload
+from dljob_wire.messages import Shape
 
 JOB = """
 apiVersion: dljob.io/v1alpha1

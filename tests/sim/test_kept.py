@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from dlcore.model import Node
-from dlsim import policies
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.jobs.checkpointing import Kind
-from dlsim.jobs.savings import draw, with_checkpoint
-from dlsim.results.records import Happening, Record
+from dljob.core.model import Node
+from dljob.sim import policies
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.jobs.checkpointing import Kind
+from dljob.sim.jobs.savings import draw, with_checkpoint
+from dljob.sim.results.records import Happening, Record
 from tests.sim.worlds import COSTS, make_traced, make_workload, times_of
 
 NODES = (Node.of("n1", 4), Node.of("n2", 4))

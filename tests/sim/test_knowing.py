@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from dlcore.model import GpuDemand, Job, JobId, Mechanism, Training
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import knowing, policies
-from dlsim.clusters import Machines, build_packed
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.jobs.workloads import TracedJob, Workload
-from dlwire.messages import Shape
+from dljob.core.model import GpuDemand, Job, JobId, Mechanism, Training
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import knowing, policies
+from dljob.sim.clusters import Machines, build_packed
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_wire.messages import Shape
 
 KIND = JobType("net")
 SPEEDS = {1: 1.0, 2: 1.8, 4: 3.0}

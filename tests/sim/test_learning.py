@@ -5,18 +5,18 @@ from typing import ClassVar
 
 import pytest
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, View
-from dlcore.model import Checkpoint, GpuDemand, Job, JobId, JobState, Limits, Training
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import policies
-from dlsim.clusters import Machines, build_packed
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.jobs.courses import Course
-from dlsim.jobs.workloads import TracedJob, Workload
-from dlsim.results.records import Record
-from dlwire.messages import Shape
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, View
+from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, JobState, Limits, Training
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import policies
+from dljob.sim.clusters import Machines, build_packed
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.jobs.courses import Course
+from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob.sim.results.records import Record
+from dljob_wire.messages import Shape
 
 NODES = build_packed([Machines(1, 4)])
 COSTS = Costs(process_initialization=20.0, checkpoint=5.0, process_termination=1.0)

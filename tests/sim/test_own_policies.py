@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.model import JobId
-from dlsim import policies
-from dlsim.comparing import tasks
-from dlsim.errors import BadInput
+from dljob.core.model import JobId
+from dljob.sim import policies
+from dljob.sim.comparing import tasks
+from dljob.sim.errors import BadInput
 from tests.builders import make_cluster, make_snapshot, make_state, make_view
 
 OWN = '''\
@@ -17,9 +17,9 @@ OWN = '''\
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.options import declare
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.options import declare
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from dlbaselines.rigid.fjf import Fjf
-from dlcore.contract import Policy
-from dlcore.policies.baselines.fifo import Fifo
-from dlcore.policies.baselines.srtf import Srsf, Srtf
-from dlcore.policies.papers.tiresias import Tiresias
-from dlcore.profiles import Costs
-from dlsim.clusters import build_counted, fill_nodes
-from dlsim.engine.settings import Setting
-from dlsim.jobs import workloads
-from dlsim.results.scoring import Score
-from dlsim.simulating import Contestant, simulate
+from dljob.core.contract import Policy
+from dljob.core.policies.baselines.fifo import Fifo
+from dljob.core.policies.baselines.srtf import Srsf, Srtf
+from dljob.core.policies.papers.tiresias import Tiresias
+from dljob.core.profiles import Costs
+from dljob.sim.clusters import build_counted, fill_nodes
+from dljob.sim.engine.settings import Setting
+from dljob.sim.jobs import workloads
+from dljob.sim.results.scoring import Score
+from dljob.sim.simulating import Contestant, simulate
+from dljob_lab.policies.rigid.fjf import Fjf
 from tests.reference import reference
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

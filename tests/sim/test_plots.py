@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 
-from dlcore.model import NodeName
-from dlsim import policies
-from dlsim.engine.settings import Outage
-from dlsim.results import axes, bar_charts, plots
-from dlsim.results.looks import LOOKS
-from dlsim.results.plots import Run
-from dlsim.results.records import Record
+from dljob.core.model import NodeName
+from dljob.sim import policies
+from dljob.sim.engine.settings import Outage
+from dljob.sim.results import axes, bar_charts, plots
+from dljob.sim.results.looks import LOOKS
+from dljob.sim.results.plots import Run
+from dljob.sim.results.records import Record
 from tests.sim.worlds import make_traced, play
 
 

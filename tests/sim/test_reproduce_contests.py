@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlpapers.reproducing import pollux, rubick, shockwave
-from dlpapers.reproducing.contests import Entry, keep_listed, play
-from dlsim import policies
-from dlsim.inputs.shipped import find_folder
+from dljob.sim import policies
+from dljob.sim.inputs.shipped import find_folder
+from dljob_lab.reproducing import pollux, rubick, shockwave
+from dljob_lab.reproducing.contests import Entry, keep_listed, play
 
 
 def test_entries_of_policies_that_are_not_listed_are_left_out():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlpapers.reproducing.dragon import play_simulated, play_testbed, reduce_elapsed
-from dlpapers.reproducing.dragon_jobs import (
+from dljob_lab.reproducing.dragon import play_simulated, play_testbed, reduce_elapsed
+from dljob_lab.reproducing.dragon_jobs import (
     ALEXNET,
     INCEPTION,
     RESNET,

@@ -4,8 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from dlpapers.reproducing import gang
-from dlpapers.reproducing.gang import (
+from dljob_lab.reproducing import gang
+from dljob_lab.reproducing.gang import (
     EXAMPLE,
     LEAST_PODS,
     SCARCE,

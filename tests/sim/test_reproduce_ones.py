@@ -2,9 +2,9 @@
 
 import pytest
 
-from dlpapers.reproducing import ones
-from dlpapers.reproducing.ones_workload import list_kinds, make_workload, speeds_of
-from dlsim.jobs.noise import find_noise
+from dljob.sim.jobs.noise import find_noise
+from dljob_lab.reproducing import ones
+from dljob_lab.reproducing.ones_workload import list_kinds, make_workload, speeds_of
 
 
 def test_every_batch_that_a_job_may_have_has_its_true_speeds():

@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from dlcore.model import Direction
-from dlpapers.reproducing.sidecar import evaluation, fitting
-from dlpapers.reproducing.sidecar.case import PAPER, compare, play_case
-from dlpapers.reproducing.sidecar.constants import FROZEN
-from dlpapers.reproducing.sidecar.job_types import (
+from dljob.core.model import Direction
+from dljob_lab.reproducing.sidecar import evaluation, fitting
+from dljob_lab.reproducing.sidecar.case import PAPER, compare, play_case
+from dljob_lab.reproducing.sidecar.constants import FROZEN
+from dljob_lab.reproducing.sidecar.job_types import (
     COUNTS,
     JOB_SET_ONE,
     JOB_SET_TWO,
     Rule,
     make_profile,
 )
-from dlpapers.reproducing.sidecar.runs import APPROACHES, Outcomes, play, play_seeds, sum_up
-from dlpapers.reproducing.sidecar.workloads import PLANS, WINDOW_S, make_workload
+from dljob_lab.reproducing.sidecar.runs import APPROACHES, Outcomes, play, play_seeds, sum_up
+from dljob_lab.reproducing.sidecar.workloads import PLANS, WINDOW_S, make_workload
 
 # --- the case study -----------------------------------------------------------------------
 
@@ -100,8 +100,8 @@ def test_every_job_completes_and_loses_time_only_where_it_is_reshaped():
 def test_a_run_is_the_same_under_another_hash_seed():
     code = (
         "import dataclasses, json\n"
-        "from dlpapers.reproducing.sidecar.runs import play, sum_up\n"
-        "from dlpapers.reproducing.sidecar.workloads import PLANS\n"
+        "from dljob_lab.reproducing.sidecar.runs import play, sum_up\n"
+        "from dljob_lab.reproducing.sidecar.workloads import PLANS\n"
         "print(json.dumps(dataclasses.asdict(sum_up(play(PLANS[1], 'sidecar', seed=4)))))\n"
     )
 

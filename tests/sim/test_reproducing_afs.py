@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlpapers.reproducing import afs
-from dlsim import policies
-from dlsim.errors import BadInput
-from dlsim.inputs.shipped import find_folder
+from dljob.sim import policies
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.shipped import find_folder
+from dljob_lab.reproducing import afs
 
 TIMES = {
     "2869ce": {"srtf": 20.0, "srsf": 30.0, "max-min": 12.0, "afs-l": 10.0, "tiresias": 40.0},

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.profiles import JobType
-from dlsim.errors import BadInput
-from dlsim.inputs.rubick import load_rubick
-from dlsim.inputs.shipped import find_folder
-from dlsim.jobs import workloads
-from dlwire.messages import Shape
+from dljob.core.profiles import JobType
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.rubick import load_rubick
+from dljob.sim.inputs.shipped import find_folder
+from dljob.sim.jobs import workloads
+from dljob_wire.messages import Shape
 
 HEADER = "job_id,submit_time_s,duration_s,num_gpus,model,iterations,exec_plan,is_guaranteed\n"
 TABLE = "model,exec_plan,placement,iteration_s\n"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dlcore.model import Cluster, Node
-from dlsim.errors import BadInput
-from dlsim.jobs.sampling import Sample, cut, measure_load, sample, set_load
+from dljob.core.model import Cluster, Node
+from dljob.sim.errors import BadInput
+from dljob.sim.jobs.sampling import Sample, cut, measure_load, sample, set_load
 from tests.sim.worlds import make_traced, make_workload
 
 CLUSTER = Cluster([Node.of("n", 8)])

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from dlcore.model import JobId, NodeName
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlsim.engine.settings import Outage
-from dlsim.results.records import JobRecord, Record, Sums
-from dlsim.results.scoring import Score, median, percentile, score
+from dljob.core.model import JobId, NodeName
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob.sim.engine.settings import Outage
+from dljob.sim.results.records import JobRecord, Record, Sums
+from dljob.sim.results.scoring import Score, median, percentile, score
 from tests.sim.worlds import COSTS, Scripted, make_traced, play
 
 FREE = Costs()

@@ -6,18 +6,18 @@ from statistics import median
 
 import pytest
 
-from dlcore.predicting.growths import SPREAD_EXPONENT, USUAL_TIME
-from dlcore.predicting.interpolating import (
+from dljob.core.predicting.growths import SPREAD_EXPONENT, USUAL_TIME
+from dljob.core.predicting.interpolating import (
     Point,
     fit_iteration_time,
     points_by_type,
     type_ratio_alone,
 )
-from dlcore.predicting.relating import TYPE_SPEED, Atlas
-from dlcore.profiles import JobType, Profile, Speed
-from dlsim.errors import BadInput
-from dlsim.inputs.shipped import find_folder, load_shipped, load_slowdowns, load_speeds
-from dlwire.messages import Shape
+from dljob.core.predicting.relating import TYPE_SPEED, Atlas
+from dljob.core.profiles import JobType, Profile, Speed
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.shipped import find_folder, load_shipped, load_slowdowns, load_speeds
+from dljob_wire.messages import Shape
 
 HEADER = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s"
 SHIPPED = cache(load_shipped)

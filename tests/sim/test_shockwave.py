@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dlsim.errors import BadInput
-from dlsim.inputs.shipped import find_folder
-from dlsim.jobs import workloads
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.shipped import find_folder
+from dljob.sim.jobs import workloads
 
 HEADER = "job_id,submit_time_s,job_type,num_gpus,total_steps,adaptation_mode,duration_s\n"
 RESNET_32, RESNET_64, RESNET_128, RESNET_256 = 42.975, 21.433, 11.775, 6.32

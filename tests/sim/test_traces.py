@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dlsim.errors import BadInput
-from dlsim.inputs.traces import Kind, read_trace
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.traces import Kind, read_trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.model import Cluster, Mechanism, Node
-from dlcore.predicting.predictor import Predictor
-from dlcore.profiles import Costs, JobType
-from dlsim.errors import BadInput
-from dlsim.jobs import workloads
-from dlsim.jobs.workloads import Learning, TracedJob, Workload
-from dlwire.messages import Shape
+from dljob.core.model import Cluster, Mechanism, Node
+from dljob.core.predicting.predictor import Predictor
+from dljob.core.profiles import Costs, JobType
+from dljob.sim.errors import BadInput
+from dljob.sim.jobs import workloads
+from dljob.sim.jobs.workloads import Learning, TracedJob, Workload
+from dljob_wire.messages import Shape
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 ALL = sorted(path for path in TRACES.glob("*.csv.gz") if "published" not in path.name)
@@ -85,7 +85,7 @@ def test_lots_depend_on_the_seed_and_the_name_of_the_job_only(tmp_path):
 @pytest.mark.slow
 def test_lots_are_the_same_in_every_process():
     script = (
-        "from pathlib import Path; from dlsim.jobs import workloads;"
+        "from pathlib import Path; from dljob.sim.jobs import workloads;"
         f"w = workloads.read(Path({str(TRACES / 'philly_e13805.csv.gz')!r}), rigid=False,"
         "speeds=None, seed=3, gpu_types=('',), largest=64);"
         "print([(j.job, j.iterations) for j in w.jobs], [p.speeds for p in w.truths.values()])"

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, View
-from dlcore.model import Node, NodeName
-from dlcore.profiles import Costs
-from dlsim import policies
-from dlsim.engine.settings import Outage
-from dlsim.engine.world import PATIENCE
-from dlsim.results.records import Happening, Record
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, View
+from dljob.core.model import Node, NodeName
+from dljob.core.profiles import Costs
+from dljob.sim import policies
+from dljob.sim.engine.settings import Outage
+from dljob.sim.engine.world import PATIENCE
+from dljob.sim.results.records import Happening, Record
 from tests.core.examples import few_examples
 from tests.sim.worlds import (
     COSTS,

@@ -7,20 +7,20 @@ from typing import ClassVar
 
 import pytest
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Share, View
-from dlcore.model import GpuDemand, Job, JobId, Node, Training
-from dlcore.profiles import Costs, JobType
-from dlsim import worlds
-from dlsim.clusters import build_packed
-from dlsim.comparing.tasks import Task
-from dlsim.engine.controlling.rounds import Growth, next_round
-from dlsim.engine.settings import Setting
-from dlsim.engine.world import World
-from dlsim.inputs.traces import Kind, read_trace
-from dlsim.jobs import workloads
-from dlsim.scenarios import Scenario
-from dlsim.worlds import WORLDS
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
+from dljob.core.model import GpuDemand, Job, JobId, Node, Training
+from dljob.core.profiles import Costs, JobType
+from dljob.sim import worlds
+from dljob.sim.clusters import build_packed
+from dljob.sim.comparing.tasks import Task
+from dljob.sim.engine.controlling.rounds import Growth, next_round
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.world import World
+from dljob.sim.inputs.traces import Kind, read_trace
+from dljob.sim.jobs import workloads
+from dljob.sim.scenarios import Scenario
+from dljob.sim.worlds import WORLDS
 from tests.sim.worlds import make_traced, make_workload
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

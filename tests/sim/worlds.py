@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dlcore.checking import Law
-from dlcore.contract import Decision, Policy, Share, View
-from dlcore.model import (
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Policy, Share, View
+from dljob.core.model import (
     Cause,
     CauseCode,
     Checkpoint,
@@ -24,13 +24,13 @@ from dlcore.model import (
     NodeName,
     Training,
 )
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dlsim import policies
-from dlsim.engine.settings import Outage, Setting
-from dlsim.engine.world import World
-from dlsim.jobs.workloads import TracedJob, Workload
-from dlsim.results.records import Happening, Record
-from dlwire.messages import Shape
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import policies
+from dljob.sim.engine.settings import Outage, Setting
+from dljob.sim.engine.world import World
+from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob.sim.results.records import Happening, Record
+from dljob_wire.messages import Shape
 
 COSTS = Costs(
     pod_initialization=50.0,

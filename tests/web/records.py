@@ -1,7 +1,7 @@
 """A record with names that are attacks."""
 
-from dlcore.model import NodeName, Placement
-from dlcore.recording.record import (
+from dljob.core.model import NodeName, Placement
+from dljob.core.recording.record import (
     Decided,
     Ended,
     Expected,

@@ -9,12 +9,12 @@ from typing import Any
 
 import aiohttp
 
-from dlcore.recording.record import Record
-from dlweb.answering import SourceError
-from dlweb.games import Game, Games
-from dlweb.guarding import BEARER, Guard
-from dlweb.listening import listen, serve
-from dlweb.serving import Server
+from dljob.core.recording.record import Record
+from dljob_web.answering import SourceError
+from dljob_web.games import Game, Games
+from dljob_web.guarding import BEARER, Guard
+from dljob_web.listening import listen, serve
+from dljob_web.serving import Server
 from tests.web.records import hostile_record
 
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - of this test

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.recording.record import Gpu, Record
+from dljob.core.recording.record import Gpu, Record
 from tests.loops import on_loop
 from tests.web.devtools import opened
 from tests.web.records import SCRIPT

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dlweb.document import write_page
-from dlweb.page_data import make_page_data
+from dljob_web.document import write_page
+from dljob_web.page_data import make_page_data
 from tests.web.devtools import opened
 from tests.web.records import SCRIPT, hostile_record
 

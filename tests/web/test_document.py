@@ -8,8 +8,8 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 
-from dlweb.document import policy, read_parts, write_page
-from dlweb.page_data import make_page_data
+from dljob_web.document import policy, read_parts, write_page
+from dljob_web.page_data import make_page_data
 from tests.web.records import SCRIPT, hostile_record
 
 MOST_COMPRESSED_BYTES = 60_000
@@ -85,7 +85,7 @@ def test_hostile_names_end_neither_the_data_nor_the_title():
 
 
 def test_the_libraries_are_the_published_ones():
-    folder = resources.files("dlweb").joinpath("page", "vendor")
+    folder = resources.files("dljob_web").joinpath("page", "vendor")
     lines = folder.joinpath("SHA256SUMS").read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
     found = {

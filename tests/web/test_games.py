@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlweb.games import Game, GameError, Games
-from dlweb.guarding import BEARER
+from dljob_web.games import Game, GameError, Games
+from dljob_web.guarding import BEARER
 from tests.loops import on_loop
 from tests.sidecar.drivers import find_children
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlweb.linking import LinkError, link
+from dljob_web.linking import LinkError, link
 
 
 def test_a_module_comes_after_those_that_it_imports_and_keeps_its_names():

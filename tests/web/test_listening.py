@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from dlkube.shown_certificate import Shown, provide
-from dlweb import listening
-from dlweb.guarding import BEARER, CALLER, Caller
-from dlweb.listening import listen, serve
+from dljob.kube.shown_certificate import Shown, provide
+from dljob_web import listening
+from dljob_web.guarding import BEARER, CALLER, Caller
+from dljob_web.listening import listen, serve
 from tests.loops import on_loop
 from tests.web.served import LIMIT_S, TOKEN, Told, served
 

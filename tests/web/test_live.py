@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import pytest
 
-from dlcore.recording.record import Ended, Gpu, Record
-from dlweb.answering import SourceError
-from dlweb.games import Game
+from dljob.core.recording.record import Ended, Gpu, Record
+from dljob_web.answering import SourceError
+from dljob_web.games import Game
 from tests.web.records import SCRIPT
 from tests.web.served import TOKEN, Told, make_future
 from tests.web.test_queue_data import job

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from dlportal import portal
-from dlweb.answering import SourceError
-from dlweb.log_threads import MOST_EACH, LogThreads
+from dljob_web.answering import SourceError
+from dljob_web.log_threads import MOST_EACH, LogThreads
+from dljob_web.portal import portal
 
 
 def test_hanging_reads_of_one_user_leave_threads_for_others():

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from dlportal.portal import HEALTH, Portal
-from dlweb.guarding import Guard
-from dlweb.serving import Server
+from dljob_web.guarding import Guard
+from dljob_web.portal.portal import HEALTH, Portal
+from dljob_web.serving import Server
 from tests.web.page_api import API, KNOWN, resolve
 from tests.web.served import TOKEN, Told
 

@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from dlcore.recording.record import Given, Record
-from dlweb import page_data
-from dlweb.page_data import NO_DECISION, make_page_data
+from dljob.core.recording.record import Given, Record
+from dljob_web import page_data
+from dljob_web.page_data import NO_DECISION, make_page_data
 from tests.web.records import ONE, SCRIPT, TURNED, hostile_record
 
 

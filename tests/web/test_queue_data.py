@@ -1,6 +1,6 @@
 """The queue, from the documents of jobs."""
 
-from dlweb.queue_data import make_queue
+from dljob_web.queue_data import make_queue
 
 
 def job(name, *, ahead=None, namespace=None, priority=0, phase="Queued", gives_to="", **queue):

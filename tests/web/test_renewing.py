@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlweb import renewing
-from dlweb.renewing import SHARE, Renewed
+from dljob_web import renewing
+from dljob_web.renewing import SHARE, Renewed
 from tests.web.served import LIMIT_S
 
 

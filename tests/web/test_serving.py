@@ -7,11 +7,11 @@ import asyncio
 import itertools
 import threading
 
-from dlcore.recording.record import decode, encode
-from dlweb.answering import SourceError
-from dlweb.document import policy
-from dlweb.page_data import make_page_data
-from dlweb.serving import MOST_EXPLAINED, MOST_PLANNED
+from dljob.core.recording.record import decode, encode
+from dljob_web.answering import SourceError
+from dljob_web.document import policy
+from dljob_web.page_data import make_page_data
+from dljob_web.serving import MOST_EXPLAINED, MOST_PLANNED
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -273,7 +273,7 @@ async def test_jobs_the_queue_and_gpus_are_told_as_the_command_does(ask, source)
 
 
 def test_many_questions_about_jobs_take_few_threads_and_few_answers_are_kept(monkeypatch):
-    monkeypatch.setattr("dlweb.serving.MOST_KEPT", 12)
+    monkeypatch.setattr("dljob_web.serving.MOST_KEPT", 12)
 
     class Slow(Told):
         def __init__(self):

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 
-from dlcore.model import JobId
-from dlcore.profiles import JobType
-from dlstore.rows import SAMPLE, RecordRow
-from dlstore.store import USUAL_BOUNDS, Bounds, Change, StoredProfile, StoreError, Ticket
-from dlstore.tables import GpuRow, JobRow
+from dljob.core.model import JobId
+from dljob.core.profiles import JobType
+from dljob.store.rows import SAMPLE, RecordRow
+from dljob.store.store import USUAL_BOUNDS, Bounds, Change, StoredProfile, StoreError, Ticket
+from dljob.store.tables import GpuRow, JobRow
 
 
 class MemoryStore:

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 from hypothesis import strategies as st
 
-from dlcore.model import NodeName, Placement
-from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation, SpeedSeen
-from dlcore.recording.record import Decided
-from dlstore.opening import open_store
-from dlstore.rows import RecordRow
-from dlstore.store import USUAL_BOUNDS, Bounds, Store, StoreUnavailableError
-from dlwire.messages import Shape
+from dljob.core.model import NodeName, Placement
+from dljob.core.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation, SpeedSeen
+from dljob.core.recording.record import Decided
+from dljob.store.opening import open_store
+from dljob.store.rows import RecordRow
+from dljob.store.store import USUAL_BOUNDS, Bounds, Store, StoreUnavailableError
+from dljob_wire.messages import Shape
 from tests.control.store.memory import MemoryStore
 
 KIND = JobType("resnet50", "imagenet", 256)

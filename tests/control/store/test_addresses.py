@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlstore.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address, redact
-from dlstore.store import StoreUnusableError
+from dljob.store.addresses import (
+    PASSWORD,
+    USERNAME,
+    Credentials,
+    MongoAddress,
+    read_address,
+    redact,
+)
+from dljob.store.store import StoreUnusableError
 
 NOBODY = Credentials()
 

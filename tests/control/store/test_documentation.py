@@ -7,12 +7,12 @@ from pathlib import Path
 
 import yaml
 
-from dlcore.documents import profilefile
-from dlcore.model import JobId, NodeName
-from dlcore.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation
-from dlstore.sqlite.store import SqliteStore
-from dlstore.store import fold_into
-from dlstore.tables import GpuRow, JobRow
+from dljob.core.documents import profilefile
+from dljob.core.model import JobId, NodeName
+from dljob.core.profiles import AccuracySeen, CostSeen, CostTerm, JobType, Observation
+from dljob.store.sqlite.store import SqliteStore
+from dljob.store.store import fold_into
+from dljob.store.tables import GpuRow, JobRow
 from tests.control.store.places import make_entry, speed_seen
 from tests.control.store.writers import ROOT
 

@@ -1,8 +1,8 @@
 import json
 from collections.abc import Callable
 
-from dlcore.documents import profilefile
-from dlcore.profiles import (
+from dljob.core.documents import profilefile
+from dljob.core.profiles import (
     MOST_SHAPES,
     AccuracyPoint,
     Costs,
@@ -12,10 +12,10 @@ from dlcore.profiles import (
     Profile,
     Speed,
 )
-from dlsim.inputs.shipped import load_shipped
-from dlstore.importing import ImportResult, forget_profile, import_profiles
-from dlstore.store import fold_into
-from dlwire.messages import Shape
+from dljob.sim.inputs.shipped import load_shipped
+from dljob.store.importing import ImportResult, forget_profile, import_profiles
+from dljob.store.store import fold_into
+from dljob_wire.messages import Shape
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import KIND, OTHER, SHAPE, Place, speed_seen
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlcore.predicting.usual_costs import find_costs
-from dlcore.profiles import CostSeen, CostTerm, JobType, Observation, Profile
-from dlstore.notebook.knowledge import ENDED, MOST_FOLDED_AGAIN, Knowledge
-from dlstore.store import FREE, StoredProfile, fold_all
+from dljob.core.predicting.usual_costs import find_costs
+from dljob.core.profiles import CostSeen, CostTerm, JobType, Observation, Profile
+from dljob.store.notebook.knowledge import ENDED, MOST_FOLDED_AGAIN, Knowledge
+from dljob.store.store import FREE, StoredProfile, fold_all
 from tests.control.store.places import KIND, OTHER, SHAPE, observations, speed_seen
 
 NOTHING = StoredProfile(None)

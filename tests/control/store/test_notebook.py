@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.model import JobId, NodeName
-from dlcore.profiles import Costs, CostSeen, CostTerm, JobType, Profile
-from dlstore.notebook import availability
-from dlstore.notebook.availability import AvailabilityChange
-from dlstore.notebook.notebook import Notebook
-from dlstore.notebook.pending import Dropped
-from dlstore.notebook.store_thread import NotebookSettings
-from dlstore.opening import open_store
-from dlstore.sqlite.store import SqliteStore
-from dlstore.store import MOST_TICKETS, Store, StoreError, StoreUnusableError, Ticket, fold_into
-from dlstore.tables import GpuRow, JobRow
+from dljob.core.model import JobId, NodeName
+from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile
+from dljob.store.notebook import availability
+from dljob.store.notebook.availability import AvailabilityChange
+from dljob.store.notebook.notebook import Notebook
+from dljob.store.notebook.pending import Dropped
+from dljob.store.notebook.store_thread import NotebookSettings
+from dljob.store.opening import open_store
+from dljob.store.sqlite.store import SqliteStore
+from dljob.store.store import MOST_TICKETS, Store, StoreError, StoreUnusableError, Ticket, fold_into
+from dljob.store.tables import GpuRow, JobRow
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import (
     AWAY,

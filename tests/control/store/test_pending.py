@@ -1,5 +1,5 @@
-from dlcore.model import JobId, NodeName
-from dlstore.notebook.pending import (
+from dljob.core.model import JobId, NodeName
+from dljob.store.notebook.pending import (
     Dropped,
     Fold,
     KeepState,
@@ -9,7 +9,7 @@ from dlstore.notebook.pending import (
     ShowJobs,
     Write,
 )
-from dlstore.tables import GpuRow, JobRow
+from dljob.store.tables import GpuRow, JobRow
 from tests.control.store.places import KIND, OTHER, make_entry, speed_seen
 
 ONE, TWO, THREE = (speed_seen(float(speed)) for speed in (1, 2, 3))

@@ -10,13 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dlcore import profiles
-from dlcore.model import JobId, NodeName, Phase, Placement
-from dlcore.profiles import AccuracySeen, Costs, CostSeen, CostTerm, JobType, Observation, Profile
-from dlcore.recording.record import Decided, Expected
-from dlstore.rows import SAMPLE, RecordRow, prune_every, read_history
-from dlstore.store import DAY_S, MOST_TICKETS, Bounds, StoredProfile, Ticket, fold_into
-from dlstore.tables import GpuRow, GpuState, JobRow
+from dljob.core import profiles
+from dljob.core.model import JobId, NodeName, Phase, Placement
+from dljob.core.profiles import (
+    AccuracySeen,
+    Costs,
+    CostSeen,
+    CostTerm,
+    JobType,
+    Observation,
+    Profile,
+)
+from dljob.core.recording.record import Decided, Expected
+from dljob.store.rows import SAMPLE, RecordRow, prune_every, read_history
+from dljob.store.store import DAY_S, MOST_TICKETS, Bounds, StoredProfile, Ticket, fold_into
+from dljob.store.tables import GpuRow, GpuState, JobRow
 from tests.control.store.places import (
     KIND,
     OTHER,

@@ -15,14 +15,20 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from dlcore.model import NodeName
-from dlcore.profiles import Profile
-from dlstore.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address
-from dlstore.mongo.server import SCHEMA
-from dlstore.mongo.store import TRUST_SECONDS, MongoStore
-from dlstore.opening import open_store
-from dlstore.store import Bounds, StoreError, StoreUnavailableError, StoreUnusableError, fold_into
-from dlstore.tables import GpuRow
+from dljob.core.model import NodeName
+from dljob.core.profiles import Profile
+from dljob.store.addresses import PASSWORD, USERNAME, Credentials, MongoAddress, read_address
+from dljob.store.mongo.server import SCHEMA
+from dljob.store.mongo.store import TRUST_SECONDS, MongoStore
+from dljob.store.opening import open_store
+from dljob.store.store import (
+    Bounds,
+    StoreError,
+    StoreUnavailableError,
+    StoreUnusableError,
+    fold_into,
+)
+from dljob.store.tables import GpuRow
 from tests.control.store import test_exchanging, test_store
 from tests.control.store.places import (
     KIND,

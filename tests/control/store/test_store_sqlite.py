@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from dlcore.model import JobId, NodeName, Phase, Placement
-from dlcore.profiles import AccuracyPoint, JobType
-from dlcore.recording.record import Decided
-from dlstore.rows import read_history
-from dlstore.sqlite import file as sqlite_file
-from dlstore.sqlite.file import APPLICATION_ID, STEPS
-from dlstore.sqlite.store import SqliteStore
-from dlstore.store import StoreError, StoreUnavailableError, StoreUnusableError, fold_into
-from dlstore.tables import GpuRow, JobRow
+from dljob.core.model import JobId, NodeName, Phase, Placement
+from dljob.core.profiles import AccuracyPoint, JobType
+from dljob.core.recording.record import Decided
+from dljob.store.rows import read_history
+from dljob.store.sqlite import file as sqlite_file
+from dljob.store.sqlite.file import APPLICATION_ID, STEPS
+from dljob.store.sqlite.store import SqliteStore
+from dljob.store.store import StoreError, StoreUnavailableError, StoreUnusableError, fold_into
+from dljob.store.tables import GpuRow, JobRow
 from tests.control.store.places import KIND, OTHER, SHAPE, make_entry, speed_seen
 from tests.control.store.writers import ROOT
 
@@ -271,8 +271,8 @@ NOBODY = 65534
 OPEN = f"""
 import os, sys
 from pathlib import Path
-from dlstore.store import StoreError
-from dlstore.sqlite.store import SqliteStore
+from dljob.store.store import StoreError
+from dljob.store.sqlite.store import SqliteStore
 from tests.control.store.writers import write_piece
 if os.geteuid() == 0:
     # Root may write anywhere.

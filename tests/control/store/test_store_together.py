@@ -12,8 +12,8 @@ from threading import Timer
 
 import pytest
 
-from dlstore.opening import open_store
-from dlstore.store import Store, StoreError
+from dljob.store.opening import open_store
+from dljob.store.store import Store, StoreError
 from tests.control.store.places import KIND, Place, insist, open_patiently
 from tests.control.store.writers import BEGUN, count_pieces, write_piece, writing
 from tests.servers.mongo import MongoServer

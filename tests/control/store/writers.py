@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
-from dlcore.model import JobId
-from dlstore.store import Store, Ticket, fold_into
+from dljob.core.model import JobId
+from dljob.store.store import Store, Ticket, fold_into
 from tests.control.store.places import KIND, make_entry, open_patiently, speed_seen
 
 ROOT = Path(__file__).resolve().parents[3]

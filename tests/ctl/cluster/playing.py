@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlkube import names
+from dljob.kube import names
 from tests.ctl.running import Command, Result
 from tests.operator.kubelet_doors import KubeletServer
 from tests.operator.kubelets import ROOT

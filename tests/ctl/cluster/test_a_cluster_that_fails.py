@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from dlclient.cluster.asking import Asker
-from dlclient.cluster.connecting import connect
-from dlctl.output.messages import INTERRUPTED
+from dljob.cli.output.messages import INTERRUPTED
+from dljob.client.cluster.asking import Asker
+from dljob.client.cluster.connecting import connect
 from tests.ctl.cluster.playing import in_namespace, path_of
 from tests.local.stages import job_document
 from tests.operator.stages import install, wait_until
@@ -77,7 +77,7 @@ def test_who_is_interrupted_at_an_awkward_moment_is_interrupted_and_no_more(plan
 
 def test_watching_outlives_the_api_server(plane, installed, ada):
     assert ada("submit", ada.file(job_document("stays"))).status == 0
-    script = "from dlctl.main import main; main()"
+    script = "from dljob.cli.main import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", script, "get", "-w"],
         stdout=subprocess.PIPE,
@@ -110,7 +110,7 @@ def test_watching_outlives_the_api_server(plane, installed, ada):
 
 def test_listing_jobs_loads_nothing_of_the_brain(plane, installed, ada):
     script = (
-        "import json, sys; from dlctl.main import run; status = run(['get']);"
+        "import json, sys; from dljob.cli.main import run; status = run(['get']);"
         "print(json.dumps([status, sorted(m.split('.')[0] for m in sys.modules)]))"
     )
     ran = subprocess.run(

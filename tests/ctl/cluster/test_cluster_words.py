@@ -16,20 +16,20 @@ from typing import Any, cast
 import click
 import pytest
 
-from dlclient import places
-from dlclient.backend import Away, BackendError, LogQuery, NotThere
-from dlclient.cluster import podlogs, remote, submitting, watching
-from dlclient.cluster.backend import ClusterBackend
-from dlclient.cluster.reading import gpus, past, wording
-from dlclient.cluster.reading.operators import Operator
-from dlclient.cluster.refusals import complaints, explain
-from dlclient.local.local_backend import LocalBackend
-from dlclient.places import Place, choose, decide
-from dlcontrol.reporting.events import event_name
-from dlkube.client import Listing, NotFound, Rejected, Unreachable
-from dllocal.folders import Folders
-from dloperator.nodes.nodes import Pool
-from dloperator.nodes.placeholders import PoolMode
+from dljob.client import places
+from dljob.client.backend import Away, BackendError, LogQuery, NotThere
+from dljob.client.cluster import podlogs, remote, submitting, watching
+from dljob.client.cluster.backend import ClusterBackend
+from dljob.client.cluster.reading import gpus, past, wording
+from dljob.client.cluster.reading.operators import Operator
+from dljob.client.cluster.refusals import complaints, explain
+from dljob.client.local.local_backend import LocalBackend
+from dljob.client.places import Place, choose, decide
+from dljob.control.reporting.events import event_name
+from dljob.kube.client import Listing, NotFound, Rejected, Unreachable
+from dljob.local.folders import Folders
+from dljob.operator.nodes.nodes import Pool
+from dljob.operator.nodes.placeholders import PoolMode
 from tests.loops import on_loop
 from tests.servers.nodes import make_node
 

@@ -4,21 +4,21 @@ import json
 
 import pytest
 
-from dlclient.backend import NotThere
-from dlclient.cluster.reading import planned
-from dlclient.cluster.reading.operators import Operator
-from dlcontrol.deciding.plans import MAY_KEEP
-from dlcontrol.settings import load_tree
-from dlcontrol.situation.status_documents import write_time
-from dlcore import policies
-from dlcore.checking import BrokenLaw, Law
-from dlcore.documents.profilefile import render_all
-from dlcore.model import JobId
-from dlcore.policies.baselines.fifo import Fifo
-from dlcore.profiles import Costs, JobType, Profile, Speed
-from dloperator.reporting.settings_configmap import SettingsConfigMap
-from dloperator.settings import OperatorSettings
-from dlwire.messages import Shape
+from dljob.client.backend import NotThere
+from dljob.client.cluster.reading import planned
+from dljob.client.cluster.reading.operators import Operator
+from dljob.control.deciding.plans import MAY_KEEP
+from dljob.control.settings import load_tree
+from dljob.control.situation.status_documents import write_time
+from dljob.core import policies
+from dljob.core.checking import BrokenLaw, Law
+from dljob.core.documents.profilefile import render_all
+from dljob.core.model import JobId
+from dljob.core.policies.baselines.fifo import Fifo
+from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.settings import OperatorSettings
+from dljob_wire.messages import Shape
 from tests.operator.manifests import make_manifest
 from tests.servers.nodes import make_node
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-import dljob
 import pytest
 
+import dljob
 from tests.ctl.cluster.playing import in_namespace
 from tests.loops import on_loop
 

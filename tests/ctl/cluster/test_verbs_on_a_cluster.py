@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from dlcore.recording.record import Ended, Phase, Stage, decode
-from dlcore.recording.sums import sum_gpu_seconds
+from dljob.core.recording.record import Ended, Phase, Stage, decode
+from dljob.core.recording.sums import sum_gpu_seconds
 from tests.ctl.cluster.playing import home_of
 from tests.ctl.test_jobs import table
 
@@ -204,7 +204,7 @@ def ended(process):
 
 
 def start(user, *words, stdin=None, stdout=subprocess.PIPE):
-    script = "from dlctl.main import main; main()"
+    script = "from dljob.cli.main import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", script, *map(str, words)],
         stdin=stdin,
@@ -245,7 +245,7 @@ def test_the_output_of_a_training_is_read(scene, ada, steady):
 
 def ada_logs(ada, *words):
     ran = subprocess.run(
-        [sys.executable, "-c", "from dlctl.main import main; main()", "logs", *map(str, words)],
+        [sys.executable, "-c", "from dljob.cli.main import main; main()", "logs", *map(str, words)],
         capture_output=True,
         check=True,
         timeout=240.0,
@@ -274,7 +274,7 @@ def test_a_command_runs_where_a_job_has_its_gpus(scene, ada, steady):
     script = "echo $CUDA_VISIBLE_DEVICES; echo oops >&2; exit 7"
     ran = subprocess.run(
         [
-            *(sys.executable, "-c", "from dlctl.main import main; main()"),
+            *(sys.executable, "-c", "from dljob.cli.main import main; main()"),
             *("exec", steady, "--", "sh", "-c", script),
         ],
         capture_output=True,

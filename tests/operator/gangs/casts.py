@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dlcore.placement.amounts import PODS, WHOLE, less, total
-from dlgangs.members import GangName, Member, Stage, World, tenant_of
-from dlkube.constraints.requirements import NodeTraits, Wants
-from dlkube.names import Name
+from dljob.core.placement.amounts import PODS, WHOLE, less, total
+from dljob.kube.constraints.requirements import NodeTraits, Wants
+from dljob.kube.names import Name
+from dljob_gangs.members import GangName, Member, Stage, World, tenant_of
 
 SPACE = "default"
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from dlcore.placement.amounts import fits, total
-from dlgangs.deciding import decide, missing_roles, note_refusals
-from dlgangs.members import (
+from dljob.core.placement.amounts import fits, total
+from dljob.kube.constraints.requirements import Taint
+from dljob_gangs.deciding import decide, missing_roles, note_refusals
+from dljob_gangs.members import (
     Member,
     Overtaking,
     Refusal,
@@ -22,7 +23,6 @@ from dlgangs.members import (
     Verdict,
     World,
 )
-from dlkube.constraints.requirements import Taint
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
 RULES = Rules()

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from dlgangs.running import Gangs, GangSettings
-from dlkube import access
+from dljob.kube import access
+from dljob_gangs.running import Gangs, GangSettings
 from tests.loops import after_turns
 from tests.servers.authority import Authority, write_kubeconfig
 

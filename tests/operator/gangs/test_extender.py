@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dlgangs.book import Book
-from dlgangs.decider import Decider, Since
-from dlgangs.extender import Extender, GangMetrics
-from dlgangs.members import GangName, Held, Rules, Standing, Verdict, Wrong
-from dlgangs.telling import GangEvents
-from dlgangs.waking import Patch, PodWaker, Schedule
-from dlkube.names import Name
+from dljob.kube.names import Name
+from dljob_gangs.book import Book
+from dljob_gangs.decider import Decider, Since
+from dljob_gangs.extender import Extender, GangMetrics
+from dljob_gangs.members import GangName, Held, Rules, Standing, Verdict, Wrong
+from dljob_gangs.telling import GangEvents
+from dljob_gangs.waking import Patch, PodWaker, Schedule
 from tests.loops import on_loop
 from tests.operator.gangs.casts import SPACE, make_member
 from tests.operator.gangs.test_gang_reading import MINE, node, pod

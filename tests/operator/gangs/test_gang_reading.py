@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from dlcore.placement.amounts import read_amount, requests_of
-from dlgangs.book import Book
-from dlgangs.members import Member, Stage, Wrong, tenant_of
-from dlgangs.reading import read_member
-from dlkube.constraints.reading import read_traits
-from dlkube.names import Name
+from dljob.core.placement.amounts import read_amount, requests_of
+from dljob.kube.constraints.reading import read_traits
+from dljob.kube.names import Name
+from dljob_gangs.book import Book
+from dljob_gangs.members import Member, Stage, Wrong, tenant_of
+from dljob_gangs.reading import read_member
 
 MINE = "dljob-scheduler"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlgangs.waking import CONDITION
+from dljob_gangs.waking import CONDITION
 from tests.operator.gangs.troupes import Troupe, playing, plugged
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import wait_until

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcore.placement.amounts import fits, total
-from dlgangs.members import Member, tenant_of
-from dlgangs.placing import HIGHEST, Ground, place, score
-from dlkube.constraints.requirements import NodeTraits, Requirement, Taint, Term, Toleration
+from dljob.core.placement.amounts import fits, total
+from dljob.kube.constraints.requirements import NodeTraits, Requirement, Taint, Term, Toleration
+from dljob_gangs.members import Member, tenant_of
+from dljob_gangs.placing import HIGHEST, Ground, place, score
 from tests.operator.gangs.casts import make_gang, make_machine, make_member, make_world
 
 OURS = tenant_of(make_member("ours", 0).gang)

@@ -11,10 +11,10 @@ from aiohttp import web
 from click.testing import CliRunner
 from cryptography import x509
 
-from dlgangs.__main__ import main
-from dlgangs.extender import Extender
-from dlkube import shown_certificate
-from dlkube.shown_certificate import Shown, provide
+from dljob.kube import shown_certificate
+from dljob.kube.shown_certificate import Shown, provide
+from dljob_gangs.__main__ import main
+from dljob_gangs.extender import Extender
 from tests.loops import on_loop
 from tests.operator.gangs.test_extender import Desk
 from tests.servers.authority import Authority

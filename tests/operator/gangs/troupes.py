@@ -64,7 +64,7 @@ def plugged(plane: ControlPlane, folder: Path, kubeconfig: Path | None = None) -
                 f"PYTHONPATH={ROOT / 'operator'}:{ROOT / 'sidecar'}",
                 sys.executable,
                 "-m",
-                "dlgangs",
+                "dljob_gangs",
                 f"--kubeconfig={kubeconfig or plane.admin}",
                 f"--listen=127.0.0.1:{port}",
                 f"--health=127.0.0.1:{health}",

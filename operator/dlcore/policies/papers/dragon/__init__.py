@@ -1,5 +1,0 @@
-"""DRAGON: jobs that waited long take GPUs from those that can give some, and free GPUs go to running jobs."""
-
-from dlcore.policies.papers.dragon.policy import Dragon
-
-__all__ = ["Dragon"]

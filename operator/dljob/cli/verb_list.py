@@ -1,0 +1,131 @@
+"""
+Which verbs there are and in which module each is, so that only the one that is typed is loaded.
+
+``dljob get`` is asked for many times a day and by programs; the simulator takes longer to load
+than the whole of its answer.
+"""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Verb(NamedTuple):
+    """A verb of the command line."""
+
+    module: str
+    """A module of :mod:`dljob.cli`; the verb is its ``command``, or the name after a colon."""
+    help: str
+    """The text in the list of verbs."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are loaded when they are asked for."""
+
+    def __init__(self, *args: Any, verbs: dict[str, dict[str, Verb]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = verbs
+        self._verbs = {name: verb for verbs in verbs.values() for name, verb in verbs.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        return list(self._verbs)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - as click calls it
+        cmd_name: str,
+    ) -> click.Command | None:
+        verb = self._verbs.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, attribute = verb.module.partition(":")
+        command = getattr(import_module(f"dljob.cli.{module}"), attribute or "command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - as click calls it
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """List the verbs without loading them."""
+        for title, verbs in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, verb.help) for name, verb in verbs.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest a verb for an unknown one."""
+        if args[0] not in self._verbs and not args[0].startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - hardly ever needed
+
+            near = get_close_matches(args[0], self._verbs, n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else " See dljob --help."
+            raise click.UsageError(f"No such command {args[0]!r}.{guess}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+VERBS = {
+    "Jobs": {
+        "run": Verb("verbs.jobs.run", "Run a training command as a job, without a file."),
+        "submit": Verb("verbs.jobs.submit", "Submit jobs, or preview the decision about them."),
+        "apply": Verb("verbs.jobs.apply", "Submit jobs, and change those that exist already."),
+        "get": Verb("verbs.watching.get", "List jobs, once or as they change."),
+        "describe": Verb("verbs.watching.describe", "Show everything about a job."),
+        "why": Verb("verbs.watching.why", "Explain what a job does now, or why it waits."),
+        "history": Verb(
+            "verbs.watching.history", "List the decisions about a job, with cause and cost."
+        ),
+        "record": Verb(
+            "verbs.watching.record", "Write the record of events to a file, or for Perfetto."
+        ),
+        "report": Verb(
+            "verbs.watching.report", "Sum up where GPU time went, by namespace, user, job or type."
+        ),
+        "web": Verb("verbs.watching.web", "Open the page of a cluster or a machine in a browser."),
+        "logs": Verb("verbs.watching.logs", "Print the output of a job's training."),
+        "exec": Verb("verbs.jobs.execute", "Run a command on the GPUs that a job has."),
+        "wait": Verb(
+            "verbs.watching.wait", "Wait until jobs are in a phase, have a condition, or are gone."
+        ),
+        "set": Verb("verbs.jobs.assign", "Change the GPUs and the priority of jobs."),
+        "edit": Verb("verbs.jobs.edit", "Change a job in your editor."),
+        "suspend": Verb(
+            "verbs.jobs.steer:suspend", "Take all GPUs from jobs until they are resumed."
+        ),
+        "resume": Verb("verbs.jobs.steer:resume", "Put suspended jobs into the queue again."),
+        "cancel": Verb("verbs.jobs.steer:cancel", "End jobs and forget them."),
+    },
+    "GPUs and the controller": {
+        "top": Verb("verbs.watching.top", "Watch GPUs and jobs, live."),
+        "gpu": Verb("verbs.server.gpu", "List GPUs, cordon and uncordon them."),
+        "hold": Verb("verbs.server.hold", "Let nothing be decided about jobs, or release them."),
+        "up": Verb("verbs.server.up", "Run jobs on this machine."),
+        "down": Verb("verbs.server.down", "End the dljob up of this machine; jobs go on training."),
+        "config": Verb(
+            "verbs.server.config", "Show the settings of the controller and their sources."
+        ),
+        "profiles": Verb(
+            "verbs.server.profiles", "Show, import and measure the profiles of types of jobs."
+        ),
+    },
+    "Kubernetes": {
+        "render": Verb("verbs.jobs.render", "Print the pods that the operator makes of job files."),
+    },
+    "Simulation": {
+        "demo": Verb("verbs.studies.demo", "Show on this machine what DLJob does, live."),
+        "simulate": Verb("verbs.studies.simulate", "Play a trace under one or more policies."),
+        "bound": Verb("verbs.studies.bound", "Compute a lower bound for all policies on a trace."),
+        "compare": Verb(
+            "verbs.studies.comparing.compare", "Compare policies in many scenarios, on all cores."
+        ),
+        "reproduce": Verb("verbs.studies.reproduce", "Repeat the evaluation of a paper."),
+        "policies": Verb("verbs.studies.policies", "List the policies."),
+    },
+    "More": {
+        "mcp": Verb("verbs.agents.mcp", "Serve agents by the Model Context Protocol."),
+        "completion": Verb("completion", "Print the completion script for your shell."),
+    },
+}

@@ -1,0 +1,77 @@
+"""
+``dljob history``: each change of a job's GPUs with its cause and cost, and what else happened to it.
+"""
+
+import click
+
+from dljob.cli.inputs.options import name_argument, output_option, with_backend
+from dljob.cli.output import texts
+from dljob.cli.output.forms import to_json
+from dljob.cli.output.messages import say
+from dljob.client.backend import Backend, Json
+from dljob.client.jobviews import Slice, read_time
+
+HEADER = ("TIME", "WHAT", "GPUS", "COST", "WHY")
+
+
+@click.command("history")
+@name_argument()
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="The number of the latest entries.",
+)
+@output_option("wide", "json")
+@with_backend
+def command(backend: Backend, *, name: str, limit: int, output: str | None) -> None:
+    """
+    List the decisions about a job and the events of its life, oldest first.
+
+    The cost of a change is the time in which the job did not train because of it. -o wide adds the
+    names of its GPUs. On one machine the history outlives the job; on a cluster it is the last ten
+    decisions and the Events, which Kubernetes keeps for an hour.
+    """
+    entries = backend.list_history(name, limit)
+    if output == "json":
+        click.echo(to_json(entries), nl=False)
+        return
+    if not entries:
+        say(f"{name} has no history yet.")
+        return
+    rows = [_row(entry, wide=output == "wide") for entry in entries]
+    click.echo(texts.tabulate(HEADER, rows), nl=False)
+
+
+def _row(entry: Json, *, wide: bool) -> tuple[str, ...]:
+    cost = entry.get("costSeconds")
+    return (
+        texts.instant(read_time(entry["at"])),
+        entry["kind"],
+        _where_to(entry, wide=wide),
+        f"{cost:.1f}s" if cost is not None else texts.NOTHING,
+        entry.get("message", "") or texts.NOTHING,
+    )
+
+
+def _where_to(entry: Json, *, wide: bool) -> str:
+    """Write the GPUs before and after, such as ``2 > 4``."""
+    old, new = entry.get("old"), entry.get("new")
+    if old is None and new is None:
+        return texts.NOTHING
+    show = _slices if wide else _count
+    return f"{show(old)} > {show(new)}" if old is not None else show(new)
+
+
+def _count(placement: Json | None) -> str:
+    return str(placement["gpus"]) if placement is not None else "0"
+
+
+def _slices(placement: Json | None) -> str:
+    if placement is None:
+        return "nothing"
+    if not placement.get("nodes"):
+        return _count(placement)
+    return " ".join(str(Slice(n["name"], tuple(n["gpuIds"]))) for n in placement["nodes"])

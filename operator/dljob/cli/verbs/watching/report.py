@@ -1,0 +1,113 @@
+"""``dljob report``: where the time of all GPUs went, by namespace, user, job, model or type of GPU."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from dljob.cli.inputs.options import SINCE, STORE, output_option, with_place
+from dljob.cli.output import printing
+from dljob.cli.output.forms import to_json
+from dljob.cli.output.messages import say
+from dljob.cli.verbs.watching.record import read_record
+from dljob.client.places import Place
+from dljob.core.problems import printable
+from dljob.core.recording.record import Record, RecordError, decode
+from dljob.core.recording.report import By, Report, list_parts, make_document, make_report
+
+UNNAMED = "(none)"
+NO_CAUSE = "no decision about the job yet"
+
+
+@click.command("report")
+@click.option(
+    "--by",
+    type=click.Choice([each.value for each in By]),
+    default=By.NAMESPACE.value,
+    show_default=True,
+    help="The rows. A user is the label dljob.io/user of a job, else its namespace; a type is one of GPUs.",
+)
+@SINCE
+@STORE
+@click.option(
+    "--record",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Report about a file that dljob record or dljob simulate --record has written.",
+)
+@output_option("wide", "json", "csv")
+@with_place
+def command(
+    *,
+    place: Place,
+    by: str,
+    since: float,
+    store: str | None,
+    path: Path | None,
+    output: str | None,
+) -> None:
+    """
+    Sum up the time of all GPUs: trained, lost to changes and failures, idle, out of service.
+
+    All parts add up to the time of the GPUs that there were. A job that starts, saves itself, moves or repeats
+    iterations loses GPU time; GPUs that are idle while jobs wait count for the job that has waited longest.
+    """
+    record = _read_file(path) if path is not None else read_record(place, since, store=store)
+    for sentence in record.header.missing:
+        say(f"The report is not complete: {sentence}.")
+    report = make_report(record, By(by))
+    if output == "json":
+        click.echo(to_json(make_document(report)), nl=False)
+    elif output == "csv":
+        sys.stdout.write(printing.to_csv(list_parts(report)))
+    else:
+        sys.stdout.write(_write_tables(report, wide=output == "wide"))
+
+
+def _read_file(path: Path) -> Record:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return decode(lines, str(path))
+    except (RecordError, UnicodeDecodeError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _write_tables(report: Report, *, wide: bool) -> str:
+    titles = (report.by.value, "jobs", "held", "trained", "changes", "failures", "idle, waits")
+    rows = [
+        (
+            printable(row.name) or UNNAMED,
+            str(len(row.jobs)),
+            *map(_hours, (row.held.total, row.held.trained, row.held.changing, row.held.failing)),
+            _hours(row.idle_while_waiting),
+        )
+        for row in report.rows
+    ]
+    table = printing.tabulate(titles, rows, title="GPU-hours of jobs", wide=wide)
+    held = report.held
+    parts = [
+        ("trained", held.trained),
+        ("lost to changes", held.changing),
+        ("lost to failures", held.failing),
+        *(
+            (f"idle while a job waits: {cause or NO_CAUSE}", seconds)
+            for cause, seconds in report.causes.items()
+        ),
+        ("idle, no job waits", report.idle),
+        ("out of service", report.out_of_service),
+        *([("held by other jobs", report.held_by_others)] if report.held_by_others else []),
+        ("all GPUs", report.total),
+    ]
+    whole = [(name, _hours(seconds), _share(seconds, report.total)) for name, seconds in parts]
+    return table + printing.tabulate(
+        ("what", "GPU-hours", "share"), whole, title="GPU-hours of all GPUs", wide=wide
+    )
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.2f}"
+
+
+def _share(seconds: float, total: float) -> str:
+    return f"{seconds / total:.1%}" if total > 0 else "-"

@@ -1,0 +1,75 @@
+"""The cluster and the user's credentials, found as kubectl finds them unless options name others."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dljob.client.backend import BackendError
+from dljob.kube import access
+from dljob.kube.access import Access, NoAccess
+
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+USUAL_NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Address and credentials of a cluster."""
+
+    access: Access
+    namespace: str
+    """The default namespace of jobs."""
+    is_named: bool = False
+    """True if the user named the namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A cluster by its names in a kubeconfig, so that it stays the same when another context becomes current."""
+
+    file: str
+    context: str
+    namespace: str
+    is_named: bool = False
+    """True if the user named the namespace."""
+
+    def connect(self) -> Connection:
+        """
+        Read the credentials, which other programs may have renewed.
+
+        Raises :class:`BackendError` with one line that says what to do.
+        """
+        try:
+            found = access.find(self.file, self.context)
+        except NoAccess as error:
+            raise BackendError(str(error)) from error
+        return Connection(found, self.namespace, self.is_named)
+
+
+def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") -> Target:
+    """Find the cluster; raises :class:`BackendError` with a remedy."""
+    file = kubeconfig or _usual_file()
+    if not file and not context and OWN_NAMESPACE.is_file():
+        own = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+        return Target(file="", context="", namespace=namespace or own, is_named=bool(namespace))
+    try:
+        named, its_namespace = access.find_context(file, context)
+    except NoAccess as error:
+        raise BackendError(str(error)) from error
+    return Target(
+        file=file,
+        context=named,
+        namespace=namespace or its_namespace or USUAL_NAMESPACE,
+        is_named=bool(namespace),
+    )
+
+
+def connect(kubeconfig: str = "", context: str = "", namespace: str = "") -> Connection:
+    return find_target(kubeconfig, context, namespace).connect()
+
+
+def _usual_file() -> str:
+    """Find the kubeconfig that kubectl would use; none in a pod without one."""
+    named = os.environ.get("KUBECONFIG", "")
+    usual = Path.home() / ".kube" / "config"
+    return named or (str(usual) if usual.is_file() else "")

@@ -1,0 +1,183 @@
+"""One job as the coordinator sees it: its pods, their readiness, and the jobs that wait for its
+GPUs.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from dljob.control.situation.job_pods import JobPod
+from dljob.control.situation.ports import Entry, PodPhase
+from dljob.control.situation.quarantine import Quarantine
+from dljob.control.situation.scene import Scene
+from dljob.core.model import GpuRef, JobId, Mechanism, Placement
+from dljob_wire.messages import Run
+
+NAMES_S = 10.0
+"""How long the controller waits for a new SideCar to report the UUIDs of its GPUs before it names
+them by number.
+"""
+
+
+def is_ready(scene: Scene, job: JobId) -> bool:
+    """Return True if all pods that the job needs are initialised and warm."""
+    return JobsInScene(scene, Quarantine()).is_ready(job)
+
+
+class JobsInScene:
+    """All jobs of a scene, each examined once however often it is queried."""
+
+    def __init__(self, scene: Scene, quarantine: Quarantine) -> None:
+        self.scene = scene
+        self._quarantine = quarantine
+        self._cases: dict[JobId, JobInScene] = {}
+
+    def case(self, job: JobId) -> "JobInScene":
+        if job not in self._cases:
+            self._cases[job] = JobInScene(self, self.scene.entries[job])
+        return self._cases[job]
+
+    def is_ready(self, job: JobId) -> bool:
+        try:
+            return self.case(job).is_ready
+        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
+            self._quarantine.add(job, error)
+            return False
+
+
+class JobInScene:
+    def __init__(self, jobs: JobsInScene, entry: Entry) -> None:
+        self.jobs = jobs
+        self.scene = scene = jobs.scene
+        self.job = entry.job.id
+        self.entry = entry
+        self.status = entry.status
+        self.job_pods = scene.pods_of(self.job)
+        there = [job_pod for job_pod in self.job_pods.values() if not job_pod.has_ended]
+        self.present = [job_pod for job_pod in there if not job_pod.untrusted]
+        self.untrusted = [job_pod for job_pod in there if job_pod.untrusted]
+        self.in_place = scene.mechanism is Mechanism.IN_PLACE
+
+    def is_awaited(self) -> bool:
+        """Return True if the job may train on until the jobs that get its GPUs are ready."""
+        may_save = self.status.saves and not self._is_broken
+        is_wanted = not self.entry.is_wanted_gone and not self._was_told_to_stop
+        return self.in_place and may_save and is_wanted
+
+    @property
+    def _was_told_to_stop(self) -> bool:
+        """Return True if the end of the latest start has begun, which cannot be undone."""
+        latest = max((job_pod.start for job_pod in self.present), default=0)
+        return any(
+            self.knows_of_the_stop(job_pod)
+            for job_pod in self.present
+            if 0 < latest == job_pod.start
+        )
+
+    def knows_of_the_stop(self, job_pod: JobPod) -> bool:
+        return job_pod.told is not None and job_pod.told.generation >= self.status.stop_generation
+
+    @property
+    def _is_broken(self) -> bool:
+        return any(job_pod.is_living and self._has_lost_peers(job_pod) for job_pod in self.present)
+
+    def _has_lost_peers(self, job_pod: JobPod) -> bool:
+        # The SideCar may have begun a command on its way since its last report.
+        return 0 < job_pod.start <= self.status.broken and not job_pod.contact.coming
+
+    def runs(self, job_pod: JobPod) -> bool:
+        return job_pod.has_begun(self.status.run_generation)
+
+    def all_run(self, placement: Placement) -> bool:
+        job_pods = (self.job_pods.get(node) for node in placement.nodes)
+        return all(
+            job_pod is not None and not job_pod.has_ended and self.runs(job_pod)
+            for job_pod in job_pods
+        )
+
+    def is_useless(self, job_pod: JobPod, placement: Placement) -> bool:
+        """Return True if the decision does not include this pod and the pod can end now."""
+        if self._is_outdated(job_pod):
+            return True
+        if job_pod.key.node in placement.nodes:
+            return False
+        return not job_pod.is_living or self.all_run(placement)
+
+    def _is_outdated(self, job_pod: JobPod) -> bool:
+        """Return True if the pod was granted its devices before the last change of the job's GPUs."""
+        return not self.in_place and job_pod.booking.shaped != self.status.shaped
+
+    def may_book(self, placement: Placement, useless: list[JobPod]) -> bool:
+        """Return True if pods may be requested; with GPUs granted at start, only when those are
+        free.
+        """
+        return self.in_place or (not useless and self._gains_are_free(placement))
+
+    def was_told_to_run(self, job_pod: JobPod) -> bool:
+        told = job_pod.told
+        return isinstance(told, Run) and told.generation == self.status.run_generation
+
+    def may_stop(self, placement: Placement) -> bool:
+        """Return True if the processes of an earlier generation can end now."""
+        if not self.in_place or self._was_told_to_stop or self._is_broken:
+            return True
+        if self._claimants(self._holds - set(placement.refs())):
+            return self.claimants_are_ready()
+        return self.is_ready and self._gains_are_free(placement)
+
+    def may_begin(self, placement: Placement) -> bool:
+        """Return True if only the job's own processes prevent a new start."""
+        return (
+            self.is_ready and placement.gpus >= self.status.gang and self._gains_are_free(placement)
+        )
+
+    @cached_property
+    def is_ready(self) -> bool:
+        placement = self.status.placement
+        if placement is None or self.scene.now < self.status.retry_at:
+            return False
+        if self.untrusted or any(job_pod.pod.phase is PodPhase.LOST for job_pod in self.present):
+            return False  # Nothing could prove that no other process of the job is left.
+        return all(self._is_pod_ready(self.job_pods.get(node)) for node in placement.nodes)
+
+    def _is_pod_ready(self, job_pod: JobPod | None) -> bool:
+        if job_pod is None or job_pod.is_leaving or self._is_outdated(job_pod):
+            return False
+        if not job_pod.is_stamped(self.scene.epoch):
+            return False
+        if not job_pod.contact.reachable or job_pod.key.node not in self.scene.nodes:
+            return False
+        if job_pod.is_living:
+            return True
+        return job_pod.is_warm(self.scene.warm_seconds, self.scene.now) and not _names_are_awaited(
+            self.scene, self.entry, job_pod=job_pod
+        )
+
+    @property
+    def _holds(self) -> frozenset[GpuRef]:
+        return self.scene.held_by(self.job)
+
+    def _gains_are_free(self, placement: Placement) -> bool:
+        return all(self.scene.is_free_for(self.job, ref) for ref in placement.refs())
+
+    def _claimants(self, refs: Iterable[GpuRef]) -> set[JobId]:
+        claims = (self.scene.claims.get(ref) for ref in refs)
+        return {claimant for claimant in claims if claimant is not None and claimant != self.job}
+
+    def claimants_are_ready(self) -> bool:
+        placement = self.status.placement
+        kept = set(placement.refs()) if placement is not None else set()
+        return all(self.jobs.is_ready(job) for job in self._claimants(self._holds - kept))
+
+    def may_save(self, job_pod: JobPod) -> bool:
+        wanted = self.status.saves and not self.entry.cancelled
+        # Until the SideCar obeys only us, it may have begun a newer command of another controller.
+        is_known = job_pod.is_stamped(self.scene.epoch)
+        return wanted and not (is_known and self._has_lost_peers(job_pod))
+
+
+def _names_are_awaited(scene: Scene, entry: Entry, *, job_pod: JobPod) -> bool:
+    """Return True while a new SideCar may still report the UUIDs of its GPUs."""
+    if entry.job.gpus.ids != "uuid" or job_pod.state is None or job_pod.state.gpus:
+        return False
+    is_new = scene.now - job_pod.contact.first_seen < NAMES_S
+    return is_new and not all(gpu.uuid for gpu in scene.nodes[job_pod.key.node].gpus)

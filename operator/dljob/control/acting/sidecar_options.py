@@ -1,0 +1,153 @@
+"""Describes a job to its SideCar, the same on every platform.
+
+The platform adds its own fields and options (addresses, certificates, the log).
+"""
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from dljob.core.documents.rules.podrules import TRAINER
+from dljob.core.model import Checkpoint, Job
+from dljob_wire.training import (
+    MARKER,
+    Complete,
+    Confirmation,
+    Framework,
+    GpuIds,
+    Saving,
+    Split,
+    Training,
+    write_training,
+)
+
+CHECKPOINT_FOLDER: Final = "DLJOB_CHECKPOINT_DIR"
+"""The variable by which the training finds the folder of its job's checkpoints."""
+CHECKPOINT_REFERENCE: Final = f"$({CHECKPOINT_FOLDER})"
+"""How ``checkpoint.path`` and ``progress.file`` name that folder."""
+DEFAULT_HOOK_PORT = 8080
+"""Where the checkpoint hook listens if the job names a path only."""
+
+
+def refers_to_its_folder(job: Job) -> bool:
+    """Return True if a path of the job depends on the folder of its checkpoints."""
+    return any(CHECKPOINT_REFERENCE in path for path in (job.checkpoint.path, job.progress.file))
+
+
+def has_own_folder(job: Job) -> bool:
+    """Return True if the platform chooses the folder of the job's checkpoints."""
+    return not job.checkpoint.path or job.checkpoint.path.startswith(CHECKPOINT_REFERENCE)
+
+
+def with_folder(job: Job, folder: str) -> Job:
+    """Write the folder of the job's checkpoints into the paths that refer to it."""
+    path = job.checkpoint.path.replace(CHECKPOINT_REFERENCE, folder)
+    file = job.progress.file.replace(CHECKPOINT_REFERENCE, folder)
+    return replace(
+        job,
+        checkpoint=replace(job.checkpoint, path=path),
+        progress=replace(job.progress, file=file),
+    )
+
+
+def on_cluster(job: Job) -> Job:
+    """Return the job with the kind of volume of its checkpoints, if that ends with its pod; then the file cannot say otherwise."""
+    pod = job.template["spec"]
+    trainer = next(each for each in pod["containers"] if each["name"] == TRAINER)
+    named = [each for each in trainer.get("env") or () if each.get("name") == CHECKPOINT_FOLDER]
+    folder = str(named[-1].get("value") or CHECKPOINT_REFERENCE) if named else CHECKPOINT_REFERENCE
+    path = with_folder(job, folder).checkpoint.path
+    if not path.startswith("/"):  # It has none, or its folder is known in the container only.
+        return job
+    place = _find_perishable(posixpath.normpath(path), trainer, volumes=pod.get("volumes"))
+    if not place:
+        return job
+    kept = replace(job.checkpoint, ends_with_pod=place, shared=False, trusted=False)
+    return replace(job, checkpoint=kept)
+
+
+def _find_perishable(path: str, trainer: Mapping[str, Any], *, volumes: Any) -> str:
+    mounts = {
+        posixpath.normpath(posixpath.join("/", str(each.get("mountPath")))): each.get("name")
+        for each in _iter_mappings(trainer.get("volumeMounts"))
+    }
+    above = [mount for mount in mounts if posixpath.commonpath((path, mount)) == mount]
+    if not above:
+        return "the container's own file system"
+    name = mounts[max(above, key=len)]
+    volume = next((each for each in _iter_mappings(volumes) if each.get("name") == name), {})
+    if "emptyDir" in volume:
+        return f"the emptyDir volume {name}"
+    return f"the generic ephemeral volume {name}" if "ephemeral" in volume else ""
+
+
+def _iter_mappings(items: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in a list of the template, which only Kubernetes checks."""
+    if isinstance(items, list | tuple):
+        yield from (each for each in items if isinstance(each, Mapping))
+
+
+def describe_training(job: Job, *, memory_folder: str = "") -> Training:
+    """Describe a job to its SideCar, without its command and the platform's additions.
+
+    ``memory_folder`` is where the platform lets the job hold checkpoints in memory; empty if it
+    cannot.
+    """
+    progress = job.progress
+    return Training(
+        framework=Framework(job.framework.value),
+        processes=Split(job.processes),
+        gpu_ids=GpuIds(job.gpus.ids),
+        checkpoint=_describe_saving(job.checkpoint, memory_folder),
+        grace_seconds=job.checkpoint.grace_seconds,
+        preload=job.preload,
+        # The SideCar sees all GPUs of the machine, and the job may never have that many.
+        most_spares=max(job.gpus.options) if job.preload else 0,
+        progress_log=progress.log,
+        progress_file="" if progress.log else progress.file,
+        iterations=job.training.iterations or 0,
+        # Of a job of unknown length, an epoch counts as an iteration.
+        iterations_per_epoch=job.training.iterations_per_epoch
+        or (0 if job.training.iterations else 1),
+        samples_per_iteration=progress.samples_per_iteration or 0,
+        stall_seconds=progress.stall_seconds,
+    )
+
+
+def _describe_saving(checkpoint: Checkpoint, memory_folder: str) -> Saving:
+    has_memory = bool(checkpoint.memory_mebibytes and memory_folder)
+    saving = Saving(
+        # Also for a job that is never asked: torn checkpoints are found before each start.
+        path=checkpoint.path,
+        files=checkpoint.files,
+        complete=Complete(checkpoint.complete),
+        marker=checkpoint.marker or MARKER,
+        settle_seconds=checkpoint.settle_seconds,
+        vet=checkpoint.vet,
+    )
+    if not (checkpoint.signal or checkpoint.command or checkpoint.http):
+        return saving
+    return replace(
+        saving,
+        signal=checkpoint.signal,
+        command=checkpoint.command,
+        http=_hook(checkpoint.http),
+        to_all=checkpoint.to == "all",
+        confirm=Confirmation(checkpoint.confirm),
+        confirm_log=checkpoint.confirm_log,
+        timeout_seconds=checkpoint.timeout_seconds,
+        memory_bytes=checkpoint.memory_mebibytes << 20 if has_memory else 0,
+        memory_path=memory_folder if has_memory else "",
+    )
+
+
+def training_option(training: Training) -> str:
+    """Return the option of the SideCar's command line that carries the description."""
+    return f"--training={write_training(training)}"
+
+
+def _hook(text: str) -> str:
+    """Return ``PORT/PATH``."""
+    text = text.removeprefix(":")
+    return f"{DEFAULT_HOOK_PORT}{text}" if text.startswith("/") else text

@@ -1,0 +1,264 @@
+"""Turns scenes and reports into rows of the record.
+
+:mod:`dljob.control.learning.learned_state` passes every scene to the recorder and keeps the rows in the
+store. A row that follows from the status of a job has the same id under every controller, so a
+restarted controller adds no duplicates.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dljob.control.recording.stages import Stages
+from dljob.control.situation.ports import Entry, PodKey
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Status
+from dljob.core.documents.jobschema import USER_LABEL
+from dljob.core.measuring import Resumption
+from dljob.core.model import GpuRef, JobId
+from dljob.core.planning import Start, Step, Stop, Wait
+from dljob.core.recording.record import (
+    Decided,
+    Ended,
+    Expected,
+    Given,
+    Gpu,
+    Line,
+    Phase,
+    Progress,
+    Stage,
+    Submitted,
+)
+from dljob.store.rows import RecordRow, shorten
+from dljob.store.tables import GpuRow
+from dljob_wire.messages import State
+
+PROGRESS_SECONDS = 30.0
+"""The interval of a job's Progress lines; each job with GPUs adds a second."""
+
+REMOVED = "Removed"
+"""The outcome of a job that was removed before it ended."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """The part of a job's history that is recorded."""
+
+    entry: Entry
+    generation: int = -1
+    progress_at: float = 0.0
+
+
+class Recorder:
+    """Records the history; one for the life of a controller."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobId, _Known] = {}
+        self._reasons: dict[GpuRef, str] = {}
+        """The reason why each GPU is out of service; empty if it is in service."""
+        self._rows: dict[GpuRef, GpuRow] = {}
+        self._stages = Stages()
+
+    def update(self, scene: Scene) -> list[RecordRow]:
+        """Record the changes of jobs since the last scene."""
+        rows: list[RecordRow] = []
+        every = PROGRESS_SECONDS + scene.holding
+        for job, entry in scene.entries.items():
+            known = self._known.get(job)
+            # The job has not changed: an entry is the same object until it changes.
+            if known is not None and known.entry is entry:
+                continue
+            if known is None or not _is_same_job(known.entry, entry):
+                known = self._known[job] = _Known(entry)
+                rows.append(_submission(entry))
+            rows += self._follow(known, entry, every=every, now=scene.now)
+            known.entry = entry
+        if len(self._known) > len(scene.entries):
+            rows += self._forget(scene)
+        return rows
+
+    def _follow(
+        self, known: _Known, entry: Entry, *, every: float, now: float
+    ) -> Iterator[RecordRow]:
+        status = entry.status
+        if known.generation != status.generation and status.generation:
+            known.generation = status.generation
+            yield from _allocation(entry)
+        if status.is_final:
+            # Only once, although the entry may change again before it is removed.
+            if known.progress_at != float("inf"):
+                known.progress_at = float("inf")
+                yield _end(entry, status.phase.value, at=status.finished_at or now)
+        elif (
+            status.placement is not None
+            and now >= known.progress_at + every
+            and status.iterated_at > known.progress_at
+        ):
+            known.progress_at = now
+            yield _progress(entry, now)
+
+    def _forget(self, scene: Scene) -> Iterator[RecordRow]:
+        for job in self._known.keys() - scene.entries.keys():
+            entry = self._known.pop(job).entry
+            self._stages.forget(job)
+            # The end of a finished job is recorded before its time to live removes the job.
+            if not entry.status.is_final:
+                yield _end(entry, REMOVED, at=scene.now)
+
+    def look_at_gpus(self, rows: Sequence[GpuRow], now: float) -> list[RecordRow]:
+        """Record the GPUs that went into service or out of it."""
+        there = {GpuRef(row.node, row.gpu): row for row in rows}
+        reasons = {ref: row.reason for ref, row in there.items()}
+        gone = "its node is missing"
+        reasons |= dict.fromkeys(self._reasons.keys() - reasons.keys(), gone)
+        # At first every GPU, so that the record names them all.
+        changed = [ref for ref, reason in reasons.items() if self._reasons.get(ref) != reason]
+        self._rows |= there
+        self._reasons = reasons
+        return [_service(self._rows[ref], reasons[ref], now=now) for ref in changed]
+
+    def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> list[RecordRow]:
+        """Record the phases of a change that a SideCar reports."""
+        generation = entry.status.generation
+        return [
+            _phase(
+                entry, Phase(at=at, job=key.job, phase=stage, generation=generation, node=key.node)
+            )
+            for stage, at in self._stages.hear(key, state, now)
+        ]
+
+    def resume(self, entry: Entry, resumption: Resumption) -> list[RecordRow]:
+        """Record the first step after a start."""
+        job, generation = entry.job.id, resumption.generation
+        line = Phase(at=resumption.at, job=job, phase=Stage.FIRST_STEP, generation=generation)
+        return [_phase(entry, line)]
+
+
+def decided(
+    step: Step, *, at: float, sentence: str, generation: int, expected: Expected | None
+) -> Decided:
+    """Return the line of a step of a plan."""
+    new = (
+        None
+        if isinstance(step, Wait | Stop)
+        else step.placement
+        if isinstance(step, Start)
+        else step.new
+    )
+    return Decided(
+        at=at,
+        job=step.job,
+        step=type(step).__name__.lower(),
+        generation=generation,
+        cause=step.cause.code.value,
+        for_job=step.cause.job,
+        sentence=shorten(sentence),
+        old=None if isinstance(step, Start | Wait) else step.old,
+        new=new,
+        expected=expected,
+    )
+
+
+def standing_rows(entries: Iterable[Entry]) -> Iterator[RecordRow]:
+    """Yield the rows that follow from the present status of jobs, in case the store deleted them."""
+    for entry in entries:
+        yield _submission(entry)
+        if entry.status.generation:
+            yield from _allocation(entry)
+        if entry.status.is_final and entry.status.finished_at is not None:
+            yield _end(entry, entry.status.phase.value, at=entry.status.finished_at)
+
+
+def _is_same_job(one: Entry, other: Entry) -> bool:
+    return one.status.submitted_at == other.status.submitted_at
+
+
+def _row(line: Line, *name: object) -> RecordRow:
+    return RecordRow.of(line, "/".join(map(str, (type(line).__name__.lower(), *name))))
+
+
+def _name(entry: Entry) -> str:
+    """Return an id that distinguishes a job from later jobs of the same name."""
+    return f"{entry.job.id}@{entry.status.submitted_at:.3f}"
+
+
+def _submission(entry: Entry) -> RecordRow:
+    job = entry.job
+    line = Submitted(
+        at=entry.status.submitted_at,
+        job=job.id,
+        options=job.gpus.options,
+        requested=job.gpus.requested,
+        priority=job.priority,
+        model="" if job.type.is_of_one_job else job.type.model,
+        user=job.labels.get(USER_LABEL, ""),
+    )
+    return _row(line, _name(entry))
+
+
+def _allocation(entry: Entry) -> Iterator[RecordRow]:
+    status = entry.status
+    given = Given(
+        at=status.decided_at,
+        job=entry.job.id,
+        generation=status.generation,
+        placement=status.placement,
+        gpu_seconds=_used_before(status),
+    )
+    yield _row(given, _name(entry), status.generation)
+    if status.placement is not None:
+        generation = status.generation
+        asked = Phase(
+            at=status.decided_at, job=entry.job.id, phase=Stage.ASKED, generation=generation
+        )
+        yield _phase(entry, asked)
+
+
+def _used_before(status: Status) -> float:
+    since = max(0.0, status.counted_at - status.decided_at)
+    gpus = status.placement.gpus if status.placement is not None else 0
+    return max(0.0, status.service - gpus * since)
+
+
+def _phase(entry: Entry, line: Phase) -> RecordRow:
+    return _row(line, _name(entry), line.generation, line.phase.value, line.node)
+
+
+def _progress(entry: Entry, now: float) -> RecordRow:
+    status = entry.status
+    line = Progress(
+        at=now,
+        job=entry.job.id,
+        iteration=float(status.iteration),
+        iterations_total=status.iterations_total or None,
+        iterations_per_second=status.speed,
+        metric=status.metric,
+        lost_seconds=status.lost_seconds,
+    )
+    return _row(line, _name(entry), f"{now:.3f}")
+
+
+def _end(entry: Entry, outcome: str, *, at: float) -> RecordRow:
+    status = entry.status
+    line = Ended(
+        at=at,
+        job=entry.job.id,
+        outcome=outcome,
+        gpu_seconds=status.service,
+        reshapes=status.reshapes,
+        message=status.message,
+        lost_seconds=status.lost_seconds,
+    )
+    return _row(line, _name(entry))
+
+
+def _service(row: GpuRow, reason: str, *, now: float) -> RecordRow:
+    line = Gpu(
+        at=now,
+        node=row.node,
+        gpu=row.gpu,
+        gpu_type=row.gpu_type,
+        uuid=row.uuid,
+        in_service=not reason,
+        reason=reason,
+    )
+    return _row(line, row.node, row.gpu, f"{now:.3f}")

@@ -1,0 +1,116 @@
+"""A job and what is known of it at one instant."""
+
+from dataclasses import dataclass, field
+
+from dljob.core.model.causes import Cause
+from dljob.core.model.jobs import Job, JobId
+from dljob.core.model.nodes import NodeName
+from dljob.core.model.placements import Placement
+from dljob.core.placement.needs import Needs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobState:
+    """
+    A job and what is known of it now.
+
+    ``placement`` is the *decision*: the platform keeps track of further GPUs that the job still
+    holds while a change is under way.
+    """
+
+    job: Job
+    order: int
+    """Its place in the order of arrival; ties of every policy are settled by it."""
+    placement: Placement | None = None
+    iterations_done: float = 0.0
+    observed_at: float = 0.0
+    """When ``iterations_done`` and ``service`` were true."""
+    speed: float = 0.0
+    """Iterations a second since then; 0 while nothing trains."""
+    iterations_total: float = 0.0
+    """How many it needs in all: asked for, or predicted from its target."""
+    iterations_between: tuple[float, float] | None = None
+    """Between which bounds that is, where it is predicted."""
+    service: float = 0.0
+    """GPU-seconds held until ``observed_at``."""
+    gang: int = 0
+    """How many GPUs it needs before it makes progress; 0: what it holds is complete."""
+    adjusting: bool = False
+    """Whether a change of its GPUs, or its first start, is still under way."""
+    started_at: float | None = None
+    """When GPUs were first decided for it."""
+    waiting: Cause | None = None
+    """The reason for waiting that was last told."""
+    bound_to: tuple[NodeName, ...] = ()
+    """The nodes that hold its unshared checkpoint; empty when it may go anywhere."""
+    batch_size: int | None = None
+    needs: Needs | None = None
+    """The needs of its pods in addition to GPUs; ``None`` if the platform does not count them."""
+    pods_at: tuple[NodeName, ...] = ()
+    """Where it has a pod already, which needs nothing more there."""
+    unsaved_from: float | None = None
+    """The iteration from which on its work would be lost with its process, because no checkpoint of
+    it works; ``None``: it saves itself when it is asked to, or has done nothing yet."""
+    risked_from: float | None = None
+    """The iteration from which on a change may lose its work, because none of its checkpoints has
+    proven to work yet: it may be changed, but that has its price. ``None``: it loses nothing."""
+    keeps_first: bool = False
+    """Whether it will keep the GPUs that it starts with, because it is known that nothing saves its work."""
+    lost_if_stopped: bool = False
+    """All its work ends with its pods: its GPUs may change there, but a stop loses everything."""
+    id: JobId = field(init=False)
+    """The job's, near at hand, because thousands of states are looked through at every event."""
+    least: int = field(init=False)
+    """The fewest GPUs it can run on."""
+    picky: bool = field(init=False)
+    """Whether it may be unable to run on some node although that has enough GPUs."""
+
+    def __post_init__(self) -> None:
+        demand = self.job.gpus
+        limited = self.needs is not None and self.needs.nodes is not None
+        picky = bool(self.job.suspend or demand.types or self.bound_to or limited)
+        object.__setattr__(self, "id", self.job.id)
+        object.__setattr__(self, "least", demand.options[0])
+        object.__setattr__(self, "picky", picky)
+
+    @property
+    def has_allowed_size(self) -> bool:
+        """Whether its user allows the number of GPUs that it has, or that its gang will have."""
+        placement = self.placement
+        return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
+
+    def has_pod_on(self, node: NodeName) -> bool:
+        """Whether a pod of it is on this node already, or is decided to be."""
+        held = self.placement
+        return node in self.pods_at or (held is not None and node in held.nodes)
+
+    def may_be_at(self, placement: Placement) -> bool:
+        """Whether its user lets it run there, as far as nodes and types are concerned."""
+        demand, shape = self.job.gpus, placement.shape
+        if demand.max_nodes is not None and shape.nodes > demand.max_nodes:
+            return False
+        kinds = placement.gpu_type.split("+") if self.picky or "+" in placement.gpu_type else ()
+        if (len(kinds) > 1 and not demand.mixed) or (
+            demand.types and not set(kinds) <= set(demand.types)
+        ):
+            return False
+        return not self.bound_to or set(placement.nodes) <= set(self.bound_to)
+
+    def iterations_at(self, now: float) -> float:
+        """How many iterations are done by ``now``."""
+        return self.iterations_done + self.speed * (now - self.observed_at)
+
+    def unsaved_at(self, now: float) -> float:
+        """How many iterations a change at ``now`` would lose, or may."""
+        since = self.unsaved_from if self.unsaved_from is not None else self.risked_from
+        return 0.0 if since is None else self.iterations_at(now) - since
+
+    def remaining_at(self, now: float) -> float:
+        """How many iterations are left at ``now``; never below zero."""
+        return max(0.0, self.iterations_total - self.iterations_at(now))
+
+    def service_at(self, now: float) -> float:
+        """GPU-seconds held by ``now``."""
+        if self.placement is None:
+            return self.service
+        return self.service + self.placement.shape.gpus * (now - self.observed_at)

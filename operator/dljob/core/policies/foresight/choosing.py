@@ -1,0 +1,187 @@
+"""
+How many GPUs each job shall have: the shares that are worth most together.
+
+At given prices this is a knapsack in which each job takes one of its numbers of GPUs, or none. The worth of
+a share to a job is its price x speed, less the cost of the change. With up to some hundred
+GPUs the best shares are found exactly, by dynamic programming over the number of GPUs. Beyond that,
+one price of a GPU divides them: every job takes what is worth most to it after paying for its GPUs,
+and only what is left over is divided exactly, among the jobs that are nearly indifferent.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dljob.core.policies.common.multiple_choice import (
+    Option,
+    count_gpus,
+    solve_by_price,
+    solve_exactly,
+)
+from dljob.core.policies.foresight.bids import Bid
+from dljob.core.policies.foresight.curves import Curve
+
+EXACT_CELLS = 60_000
+"""Up to this many jobs x GPUs the knapsack is solved exactly; that takes about 10 ms."""
+
+
+class Item(NamedTuple):
+    """A job and its options; the first is to have nothing, unless it is to have something."""
+
+    bid: Bid
+    options: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option:
+        """The option that is worth most, of equals the smallest."""
+        # Thousands of jobs are asked, and a key for max() would take twice as long.
+        best = self.options[0]
+        _, least, most = best
+        for option in self.options:
+            _, weight, worth = option
+            if worth > most or (worth == most and weight < least):
+                best, least, most = option, weight, worth
+        return best
+
+
+def choose_by_type(
+    bids: Sequence[Bid],
+    capacities: Mapping[str, int],
+    *,
+    horizon: float,
+    visits: Mapping[str, Sequence[Item]] = MappingProxyType({}),
+) -> dict[Bid, int]:
+    """
+    Choose for each type of GPU, among the jobs on it and those that come from another type.
+
+    The curve of a bid says on which type it is.
+    """
+    chosen: dict[Bid, int] = {}
+    for kind, group in split_by_type(bids).items():
+        visitors = visits.get(kind, ())
+        come = {item.bid for item in visitors}
+        own = [bid for bid in group if bid not in come] if come else group
+        chosen |= choose(own, capacities.get(kind, 0), horizon=horizon, visitors=visitors)
+    return chosen
+
+
+def choose_rest(
+    bids: Sequence[Bid], capacities: Mapping[str, int], *, chosen: Mapping[Bid, int], horizon: float
+) -> dict[Bid, int]:
+    """Give what is left of a type to jobs that wait for another one; their curves are of it then."""
+    left = dict(capacities)
+    for bid, gpus in chosen.items():
+        kind = bid.curve.gpu_type
+        left[kind] = left.get(kind, 0) - weigh(bid, gpus)
+    more: dict[Bid, int] = {}
+    for kind, gpus in left.items():
+        if gpus <= 0:
+            continue
+        before: dict[Bid, Curve] = {}
+        for bid in bids:
+            curve = bid.curve_on(kind)
+            if curve is not None and not (bid.held or bid in chosen or bid in more):
+                before[bid], bid.curve = bid.curve, curve
+        more |= choose(list(before), gpus, horizon=horizon)
+        for bid, curve in before.items():
+            if bid not in more:
+                bid.curve = curve
+    return more
+
+
+def choose(
+    bids: Sequence[Bid], capacity: int, *, horizon: float, visitors: Iterable[Item] = ()
+) -> dict[Bid, int]:
+    """
+    Choose how many GPUs each of these jobs shall have, all of one type; others get none.
+
+    ``visitors`` are jobs on another type, with what they could have on this one.
+    """
+    items = [_make_item(bid, capacity, horizon=horizon) for bid in _shortlist(bids, capacity)]
+    items += visitors
+    best = [item.best for item in items]
+    if count_gpus(best) > capacity:
+        if len(items) * capacity <= EXACT_CELLS:
+            best = solve_exactly([item.options for item in items], capacity)
+        else:
+            best = solve_by_price([item.options for item in items], capacity)
+    return {item.bid: gpus for item, (gpus, _, _) in zip(items, best, strict=True) if gpus}
+
+
+def _shortlist(bids: Sequence[Bid], capacity: int) -> list[Bid]:
+    """The jobs that run, and those that wait to which a first GPU is worth most."""
+    running = [bid for bid in bids if bid.held]
+    waiting = [bid for bid in bids if not bid.held]
+    if len(waiting) > capacity:
+        key = [(-bid.price * bid.curve.hull[1], bid.state.order) for bid in waiting]
+        nearest = heapq.nsmallest(capacity, range(len(waiting)), key=key.__getitem__)
+        waiting = [waiting[index] for index in sorted(nearest)]
+    return running + waiting
+
+
+def _make_item(bid: Bid, capacity: int, *, horizon: float) -> Item:
+    return Item(bid, list_options(bid, capacity, horizon=horizon))
+
+
+def list_options(bid: Bid, capacity: int, *, horizon: float) -> tuple[Option, ...]:
+    """List the options of a job among ``capacity`` GPUs, with their worths after the cost of the change."""
+    basis = (bid.price, min(horizon, bid.horizon))
+    if bid.listed_on is not bid.curve or bid.listed_at != basis:
+        # With several types of GPU they are asked for up to three times in one decision.
+        bid.listed_on, bid.listed_at = bid.curve, basis
+        bid.listed = tuple(_iter_options(bid, horizon))
+    options = bid.listed
+    (_, before, _), (_, last, _) = options[-2:]
+    if max(before, last) <= capacity:
+        return options
+    # The second number is the weight.
+    return tuple([option for option in options if option[1] <= capacity])
+
+
+def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
+    """All options of a job, from nothing upwards; at last what it holds, if no other is that."""
+    held, curve, price = bid.held, bid.curve, bid.price
+    # Most jobs hold no broken GPU, so each option weighs its number, and a call for each is saved.
+    is_simple = bid.usable == held or bid.switches
+    nothing = 0.0
+    if held:
+        # It has to save, and later to start again: a change too many, and half of one more.
+        lost = price * curve.speeds.get(held, 0.0) * bid.cost_of(bid.state.least)
+        nothing = -lost / min(horizon, bid.horizon)
+    yield 0, 0, nothing
+    is_listed = False
+    for gpus, speed in curve.options:
+        weight = gpus if is_simple else weigh(bid, gpus)
+        if gpus == held:
+            is_listed = True
+            yield gpus, weight, bid.worth(speed, cost=0.0, horizon=horizon)
+        elif bid.part == 0.0:
+            yield gpus, weight, price * speed
+        else:
+            yield gpus, weight, bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon)
+    if held in curve.speeds and not is_listed:
+        # Fewer GPUs would be as fast, but to change over costs something.
+        kept = bid.worth(curve.speeds[held], cost=0.0, horizon=horizon)
+        yield held, weigh(bid, held), kept
+
+
+def weigh(bid: Bid, gpus: int) -> int:
+    """
+    Return how many GPUs that others could have the job takes of its type.
+
+    It goes on with broken ones, which no other job would get, and gives those up first.
+    """
+    if bid.usable == bid.held or bid.switches:
+        return gpus
+    if gpus <= bid.held:
+        return min(gpus, bid.usable)
+    return gpus - (bid.held - bid.usable)
+
+
+def split_by_type(bids: Sequence[Bid]) -> Mapping[str, list[Bid]]:
+    """The bids by the type of GPU on which each job is or shall be."""
+    groups: dict[str, list[Bid]] = {}
+    for bid in bids:
+        groups.setdefault(bid.curve.gpu_type, []).append(bid)
+    return groups

@@ -1,0 +1,182 @@
+"""
+The future of a job in a shape: its speed, its times, the cost of changing it.
+
+Policies ask, through :attr:`dljob.core.contract.View.predictor`; a :class:`Predictor` is made for each
+decision from the snapshot. Speeds come from :mod:`dljob.core.predicting.speeds`; the terms of the times
+are those of the SideCar paper, section III.C. All times are seconds from now.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dljob.core.model import Cluster, Job, JobState, Mechanism, Snapshot
+from dljob.core.predicting.growths import usual_growth
+from dljob.core.predicting.interpolating import Estimate
+from dljob.core.predicting.speeds import Speeds
+from dljob.core.predicting.usual_costs import find_costs
+from dljob.core.profiles import Costs, JobType, Profile
+from dljob_wire.messages import Shape
+
+__all__ = ["Estimate", "Predictor", "Span"]
+
+SUPPOSED_S = 3600.0
+"""The assumed training time of a job of unknown length that has trained for less."""
+
+
+class Span(NamedTuple):
+    """A duration: the expected value, and its likely bounds."""
+
+    expected: float
+    low: float
+    high: float
+
+
+class Predictor:
+    """
+    Predictions for one decision. Cheap to make: conclusions stay with their profile.
+
+    Speeds of a *type* come from its profile alone (``speed``). Times of a *job* that trains also
+    use its observed speed: the ratio of that speed to the prediction for the present shape corrects
+    the predictions for other shapes.
+    """
+
+    __slots__ = (
+        "_costs",
+        "_recreates",
+        "best_type",
+        "estimate",
+        "profiles",
+        "shape",
+        "speed",
+        "speed_with",
+    )
+
+    def __init__(
+        self,
+        *,
+        profiles: Mapping[JobType, Profile],
+        costs: Costs,
+        mechanism: Mechanism,
+        cluster: Cluster,
+    ) -> None:
+        self.profiles = profiles
+        """The profiles behind the conclusions: the same object until something is learnt."""
+        self._costs = costs
+        self._recreates = mechanism is Mechanism.RECREATE
+        # Bound once, because policies ask for speeds ten thousand times a decision.
+        speeds = Speeds(profiles, cluster)
+        self.speed = speeds.speed
+        self.speed_with = speeds.speed_with
+        self.estimate = speeds.estimate
+        self.shape = speeds.shape
+        self.best_type = speeds.best_type
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Predictor":
+        """Make a predictor from the knowledge of one instant."""
+        return cls(
+            profiles=snapshot.profiles,
+            costs=snapshot.costs,
+            mechanism=snapshot.mechanism,
+            cluster=snapshot.cluster,
+        )
+
+    def is_measured(self, state: JobState) -> bool:
+        """Return whether a profile says how fast the job is; the first steps of a start include its warm-up."""
+        least, held = state.least, state.placement
+        shape = held.shape if held else self.shape(least, self.best_type(state.job, least))
+        return self.speed(state.job, shape) > 0.0
+
+    def _speed_of(self, state: JobState, shape: Shape) -> float:
+        job, observed, placement = state.job, state.speed, state.placement
+        if observed <= 0.0 or state.adjusting or placement is None:
+            return self.speed(job, shape)
+        present = placement.shape
+        if present == shape:
+            return observed
+        here = self.speed(job, present)
+        if here > 0.0:
+            return self.speed(job, shape) * (observed / here)
+        # Only the present speed is known: assume that it scales like the usual job.
+        return observed * usual_growth(present.gpus, shape.gpus)
+
+    # --- times, in seconds from now
+
+    def costs_of(self, job: Job) -> Costs:
+        """Return the costs of starting and stopping this job: as measured, as usual, or as set for all."""
+        return find_costs(self.profiles, self.profiles.get(job.type), defaults=self._costs)
+
+    def training_time(self, state: JobState, shape: Shape, *, now: float) -> float:
+        """The time of the remaining iterations in that shape; infinite where it does not train."""
+        # The same as JobState.remaining_at(), without two more calls.
+        done = state.iterations_done + state.speed * (now - state.observed_at)
+        left = state.iterations_total - done
+        if left <= 0.0:
+            return 0.0
+        if left == math.inf:
+            left = self._suppose_left(state, done)
+        speed = self._speed_of(state, shape)
+        return left / speed if speed > 0.0 else math.inf
+
+    def _suppose_left(self, state: JobState, done: float) -> float:
+        """
+        Assume a length for a job whose length is unknown.
+
+        As much again as it has done, and at least what its fewest GPUs do in an hour. It says
+        nothing of the job, but its shapes can be compared, and it is not ranked behind all others
+        for ever. Code that shows it to a person must ask ``iterations_total`` whether it is known.
+        """
+        shape = self.shape(state.least, self.best_type(state.job, state.least))
+        return max(done, SUPPOSED_S * self.speed(state.job, shape))
+
+    def completion(self, state: JobState, shape: Shape, now: float) -> float:
+        """Until a job that starts now in that shape is done and gone: all six terms."""
+        costs = self.costs_of(state.job)
+        gpus = shape.gpus
+        starts = costs.pod_start(gpus) + costs.process_start(gpus)
+        return starts + self.training_time(state, shape, now=now) + costs.end
+
+    def remaining(self, state: JobState, now: float) -> float:
+        """Until a job with GPUs is done and gone if it is left as it is."""
+        if state.placement is None:
+            return math.inf
+        shape = state.placement.shape
+        costs = self.costs_of(state.job)
+        # A change under way still has its process to start.
+        ahead = costs.process_start(shape.gpus) if state.adjusting else 0.0
+        return ahead + self.training_time(state, shape, now=now) + costs.end
+
+    def remaining_after(
+        self, state: JobState, shape: Shape, *, now: float, moves: bool = False
+    ) -> float:
+        """
+        Until a job with GPUs is done and gone if it is changed to that shape now.
+
+        ``moves`` says that it needs nodes on which it has no pod yet. In place it trains on where
+        it is while these are made ready; the paper, whose pods cannot be, pays for a restart.
+        """
+        costs = self.costs_of(state.job)
+        lead = costs.pod_start(shape.gpus) if moves and not self._recreates else 0.0
+        change = (
+            lead + self._change(costs, shape.gpus) + self._lost_time(state, shape, now=now + lead)
+        )
+        return change + self.training_time(state, shape, now=now + lead) + costs.end
+
+    def _lost_time(self, state: JobState, shape: Shape, *, now: float) -> float:
+        """The time to repeat the work that a change now may lose; zero where a checkpoint has
+        it."""
+        lost = state.unsaved_at(now)
+        if lost <= 0.0:
+            return 0.0
+        speed = self._speed_of(state, shape)
+        return lost / speed if speed > 0.0 else math.inf
+
+    def change_cost(self, job: Job, shape: Shape) -> float:
+        """The time for which a change to that shape keeps the job from training."""
+        return self._change(self.costs_of(job), shape.gpus)
+
+    def _change(self, costs: Costs, gpus: int) -> float:
+        if self._recreates:
+            return costs.pod_restart(gpus)
+        return costs.process_restart(gpus)

@@ -1,0 +1,214 @@
+"""
+Requests that submit, change, cancel and plan jobs.
+
+They change the list of jobs and wake the controller, all on its event loop, so that no other task writes meanwhile.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from dljob.control.acting.sidecar_options import has_own_folder
+from dljob.control.deciding import futures, plans
+from dljob.control.situation.ports import Entry
+from dljob.control.situation.status_documents import Json
+from dljob.core.documents import jobfile
+from dljob.core.model import Job, Phase
+from dljob.local import environments
+from dljob.local.api import showing
+from dljob.local.api.access import Access
+from dljob.local.api.jobs.intake import Intake
+from dljob.local.api.jobs.job_documents import JobDocuments, find_entry
+from dljob.local.api.queries import is_asked, wait_for_scene
+from dljob.local.api.refusals import Complaint, RefusedError
+from dljob.local.api.submissions import as_written, parse, read_body, read_environment
+from dljob.local.environments import Origin
+from dljob.local.files.file_threads import AllBusyError, FileThreads
+from dljob.local.folders import Folders
+from dljob.local.jobs.registry import Registry
+from dljob.local.pods import trainers
+from dljob.local.server_parts import LatestScene, ServerParts
+
+log = logging.getLogger(__name__)
+
+CLIENT_IS_GONE: Final = 499
+"""No client gets this status; it is that of other servers, in logs."""
+PLANS_AT_ONCE: Final = 2
+"""The most plans that are made at the same time, because each takes a share of the processor from the controller."""
+
+
+class JobsChanging:
+    def __init__(
+        self, parts: ServerParts, latest: LatestScene, access: Access, *, documents: JobDocuments
+    ) -> None:
+        self._parts = parts
+        self._registry = parts.registry
+        self._access = access
+        self._latest = latest
+        self._clock = parts.clock
+        self._documents = documents
+        self._intake = Intake(parts, access)
+        self._planning: defaultdict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(1)
+        )
+        """Of each user."""
+        self._planners = FileThreads(PLANS_AT_ONCE)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/jobs", self.create),
+            web.put("/v1/jobs/{name}", self.change),
+            web.delete("/v1/jobs/{name}", self.cancel),
+            web.post("/v1/plan", self.plan),
+        ]
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Submit one job or several, all or none; with ``dryRun`` only check them."""
+        taken_in = await self._intake.check(request, tries="dryRun" not in request.query)
+        notices = await self._intake.notices(taken_in, request)
+        if "dryRun" in request.query:
+            items = [each.document for each in taken_in]
+            return web.json_response(
+                {**showing.list_document(self._documents.version(), items), "notices": notices}
+            )
+        origin = Origin.of(self._access.caller(request), await read_environment(request))
+        # Other requests may have taken the names since the check.
+        self._intake.insist_on_few(origin.submitter, len(taken_in))
+        self._intake.insist_on_free_names(taken_in)
+        # No await from here on.
+        documents = [each.document for each in taken_in]
+        entries = self._registry.submit_all(documents, self._clock(), origin=origin)
+        self._parts.wake()
+        items = [self._documents.document(entry) for entry in entries]
+        answer = {**showing.list_document(self._documents.version(), items), "notices": notices}
+        return web.json_response(answer, status=201)
+
+    async def change(self, request: web.Request) -> web.Response:
+        """Change the spec of a job; with ``dryRun`` only check the change."""
+        document = await read_body(request)
+        # After the body, which may take long. There is no await from here to the change.
+        entry = find_entry(self._registry, request)
+        # A change must not give the job to another user.
+        if isinstance(document.get("metadata"), dict):
+            document["metadata"].update(_place_of(entry))
+        job = parse(document, 0)
+        problems = [
+            *jobfile.change_problems(entry.job, job),
+            *trainers.problems_here(job),
+            *environments.length_problems(job),
+        ]
+        if not problems:
+            recorded = self._registry.origin(entry.job.id).variables
+            problems += trainers.starting_problems(job, recorded)
+        if problems:
+            raise RefusedError.because_of([Complaint(problem) for problem in problems])
+        known = document["metadata"].get("generation", entry.spec_generation)
+        if known != entry.spec_generation:
+            raise RefusedError(
+                409,
+                f"{entry.job.id} was changed by another command meanwhile; read it and try again",
+            )
+        if entry.cancelled:
+            raise RefusedError(
+                409, f"{entry.job.id} is being cancelled; submit it again when it is gone"
+            )
+        if "dryRun" in request.query:
+            return web.json_response(self._documents.document(entry))
+        changed = self._registry.change(entry, as_written(document))
+        self._parts.wake()
+        return web.json_response(self._documents.document(changed))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """
+        Cancel a job, and report what happens to its checkpoints.
+
+        The job's own folder of checkpoints is removed, unless the request has ``keepCheckpoints`` or the job is Completed:
+        only ``removeCheckpoints`` removes the result of a training.
+        """
+        # Without an await, during which the loop could forget the job.
+        entry = find_entry(self._registry, request)
+        folders = self._parts.folders
+        saved_nothing = _saved_nothing(folders, entry)
+        is_done = entry.status.phase is Phase.COMPLETED and not saved_nothing
+        keeps = is_asked(request, "keepCheckpoints") or (
+            is_done and not is_asked(request, "removeCheckpoints")
+        )
+        self._registry.cancel(entry.job.id, keep_checkpoints=keeps)
+        self._parts.wake()
+        fate = {} if saved_nothing else _fate_of_checkpoints(self._registry, folders, job=entry.job)
+        document = {
+            **self._documents.document(find_entry(self._registry, request)),
+            **({"checkpoints": fate} if fate else {}),
+        }
+        return web.json_response(document, status=202)
+
+    async def plan(self, request: web.Request) -> web.Response:
+        """Report the decisions that would follow if these jobs were submitted now; one plan of a user at a time."""
+        async with self._planning[self._access.caller(request).uid]:
+            if request.transport is None or request.transport.is_closing():
+                # The client has left while an earlier plan was made.
+                return web.Response(status=CLIENT_IS_GONE)
+            return await self._plan(request)
+
+    async def _plan(self, request: web.Request) -> web.Response:
+        taken_in = await self._intake.check(request, tries=False)
+        scene, before, _ = await wait_for_scene(self._latest)
+        after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
+        # Not in the thread, because requests change the owners of jobs.
+        may_see = self._access.may_see(request)
+        seen = frozenset(job for job in scene.entries if may_see(job))
+        # In a thread, because this takes long with thousands of jobs.
+        make = partial(
+            plans.plan_documents,
+            before,
+            after,
+            policy=self._parts.policy,
+            may_see=seen.__contains__,
+        )
+        try:
+            items = await self._planners.run(make)
+        except AllBusyError as error:
+            raise RefusedError(
+                503, "plans of other users are being made; ask again in some seconds"
+            ) from error
+        except plans.PolicyError as error:
+            log.warning("%s", error, exc_info=error.__cause__)
+            raise RefusedError(409, str(error)) from error
+        notices = await self._intake.notices(taken_in, request)
+        return web.json_response({"items": items, "notices": notices})
+
+
+def _saved_nothing(folders: Folders, entry: Entry) -> bool:
+    """Return whether a job is over and has left its own folder of checkpoints empty."""
+    folder = folders.checkpoints(entry.job.id)
+    is_own = entry.status.is_final and has_own_folder(entry.job)
+    return is_own and folder.is_dir() and _is_empty(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether a folder is known to be empty."""
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return False
+
+
+def _fate_of_checkpoints(registry: Registry, folders: Folders, *, job: Job) -> Json:
+    """Return the folder of a cancelled job's checkpoints, and whether it stays; empty without checkpoints."""
+    if not has_own_folder(job):
+        return {"path": job.checkpoint.path, "kept": True}
+    folder = folders.checkpoints(job.id)
+    is_kept = registry.keeps_checkpoints(job.id)
+    if not folder.is_dir() or (_is_empty(folder) and not is_kept):
+        return {}
+    return {"path": str(folder), "kept": is_kept}
+
+
+def _place_of(entry: Entry) -> dict[str, str]:
+    namespace = entry.document.get("metadata", {}).get("namespace")
+    return {"namespace": namespace} if namespace else {}

@@ -1,0 +1,183 @@
+"""Requests that read jobs: their documents, reasons, history, logs and surroundings."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+from dljob.control.deciding import futures
+from dljob.control.situation.status_documents import Json
+from dljob.core.model import JobId
+from dljob.local.api import labels, showing
+from dljob.local.api.access import Access
+from dljob.local.api.jobs.expected_turns import ExpectedTurns
+from dljob.local.api.jobs.job_documents import JobDocuments, find_entry
+from dljob.local.api.jobs.surroundings import list_surroundings
+from dljob.local.api.queries import GONE_S, is_gone, read_number, read_seconds
+from dljob.local.api.refusals import RefusedError
+from dljob.local.api.turns import TURNS
+from dljob.local.files.bounded_checks import NoAnswerError
+from dljob.local.folders import older_parts
+from dljob.local.server_parts import LatestScene, ServerParts
+from dljob.store.rows import read_history
+
+EVER_S = 1e12
+"""Before any log was written."""
+LOOK_S = GONE_S
+"""How often a watch reads the progress of jobs."""
+MOST_HISTORY = 1000
+
+
+class JobsReading:
+    def __init__(
+        self,
+        parts: ServerParts,
+        latest: LatestScene,
+        access: Access,
+        *,
+        documents: JobDocuments,
+        waiting: ExpectedTurns,
+    ) -> None:
+        self._parts = parts
+        self._registry = parts.registry
+        self._access = access
+        self._latest = latest
+        self._documents = documents
+        self._turns = waiting
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/jobs", self.list_jobs),
+            web.get("/v1/jobs/{name}", self.show),
+            web.get("/v1/jobs/{name}/why", self.explain),
+            web.get("/v1/jobs/{name}/history", self.list_history),
+            web.get("/v1/jobs/{name}/logs", self.list_logs),
+            web.get("/v1/jobs/{name}/surroundings", self.show_surroundings),
+        ]
+
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        """List all jobs; with ``watch=VERSION`` wait for changes after that version, and list these."""
+        try:
+            selector = labels.parse(request.query.get("selector", ""))
+        except labels.SelectorError as error:
+            raise RefusedError(400, str(error)) from error
+        if "watch" in request.query:
+            return await self._watch(request, selector)
+        await self._turns.renew()
+        async with request.app[TURNS].take(request):
+            # Before the list, so that a watch shows what changes while it is made.
+            version, entries = self._documents.version(), self._registry.entries.values()
+            items = await self._documents.listed(request, selector, entries=entries)
+            return web.json_response(showing.list_document(version, items))
+
+    async def _watch(self, request: web.Request, selector: labels.Selector) -> web.Response:
+        changes = self._registry.changes
+        # Each server counts versions from its start.
+        epoch, _, text = request.query["watch"].partition(".")
+        version = int(text) if text.isdecimal() and len(text) < 19 else -1
+        known = epoch == str(self._registry.epoch) and changes.knows(version)
+        if known:
+            await self._wait(request, version, seconds=read_seconds(request, 30.0))
+        async with request.app[TURNS].take(request):
+            # Of one moment: what changes while the list is made has a later version.
+            changed, removed = changes.since(version if known else 0)
+            entries, now = self._registry.entries, self._documents.version()
+            ordered = sorted((entries[job] for job in changed), key=lambda entry: entry.order)
+            items = await self._documents.listed(request, selector, entries=ordered)
+            answer = showing.list_document(now, items)
+            # `complete`: the client has to drop all jobs that it knows.
+            return web.json_response({**answer, "removed": removed, "complete": not known})
+
+    async def _wait(self, request: web.Request, version: int, *, seconds: float) -> None:
+        """Return after a change, at the end of the time, or when the client has hung up."""
+        changes, until = self._registry.changes, time.monotonic() + seconds
+        while changes.version <= version and (left := until - time.monotonic()) > 0:
+            # A client that hangs up and asks again would otherwise accumulate handlers.
+            if is_gone(request):
+                return
+            # Progress alone is not always written, and then is no change of the list.
+            await changes.wait(version, min(LOOK_S, left))
+            self._latest.note_progress()
+
+    async def show(self, request: web.Request) -> web.Response:
+        await self._turns.renew()
+        entry = find_entry(self._registry, request)
+        is_whole = self._access.may_see(request)(entry.job.id)
+        return web.json_response(self._documents.document(entry, is_whole=is_whole))
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Explain what a job does now."""
+        await self._turns.renew(futures.LONGEST_S)
+        entry = find_entry(self._registry, request)
+        sentence = entry.status.message or "was submitted just now, and nothing is decided yet"
+        seen = self._latest.see()
+        assumptions: tuple[str, ...] = ()
+        # The scene of the last cycle may lack a new job.
+        if seen is not None and entry.job.id in seen[0].entries:
+            sentence = seen[2].sentence(seen[0].entries[entry.job.id])
+            assumptions = seen[2].assumptions(entry.job.id)
+        answer = {
+            "message": sentence,
+            "assumptions": assumptions,
+            "job": self._documents.document(entry),
+        }
+        return web.json_response({"name": entry.job.id, **answer})
+
+    async def list_history(self, request: web.Request) -> web.Response:
+        """List the history of a job, oldest first, without that of former jobs of its name."""
+        job = JobId(request.match_info["name"])
+        limit = min(MOST_HISTORY, int(read_number(request, "limit", usual=100.0)))
+        # In a thread, because the store may be a slow server.
+        entries = await asyncio.to_thread(self._parts.history, job, max(1, limit))
+        # The history of a job that is gone outlives it.
+        present = (
+            self._registry.entries.get(job) if entries else find_entry(self._registry, request)
+        )
+        since = 0.0 if present is None else present.status.submitted_at
+        items = [
+            showing.history_document(line)
+            for _, line in read_history(reversed(entries))
+            if line.at >= since
+        ]
+        return web.json_response({"items": items})
+
+    async def list_logs(self, request: web.Request) -> web.Response:
+        """List the log files of a job; with ``since=SECONDS`` also where output since then begins."""
+        entry = find_entry(self._registry, request)
+        # Without an await, because a rotation in between would renumber the parts.
+        logs = self._parts.folders.training_logs(entry.job.id)
+        at = self._parts.log_times.clock() - read_number(request, "since", usual=EVER_S)
+        items = [
+            {
+                "node": node,
+                "path": str(path),
+                "parts": [*map(str, older_parts(path))],
+                **self._begin_of(path, at),
+            }
+            for node, path in logs.items()
+        ]
+        return web.json_response({"items": items, "ended": entry.status.is_final})
+
+    def _begin_of(self, path: Path, at: float) -> Json:
+        begin = self._parts.log_times.find(path, at)
+        return {} if begin is None else {"begin": begin._asdict()}
+
+    async def show_surroundings(self, request: web.Request) -> web.Response:
+        """Describe the surroundings of a job's processes on each node."""
+        entry = find_entry(self._registry, request)
+        placement, seen = entry.status.placement, self._latest.see()
+        if entry.problem:
+            raise RefusedError(409, f"{entry.job.id}: {entry.problem}")
+        if placement is None or seen is None:
+            phase = entry.status.phase.value
+            raise RefusedError(
+                409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
+            )
+        try:
+            items = list_surroundings(self._parts, entry, placement=placement, nodes=seen[0].nodes)
+        except NoAnswerError as error:
+            raise RefusedError(
+                503, f"{error}; look for a file system that hangs, or try again later"
+            ) from error
+        return web.json_response({"items": items})

@@ -1,0 +1,72 @@
+"""
+The columns of ``kubectl get``, and the texts of the columns that are not plain fields.
+
+Kubernetes prints a value as the document holds it. People do not easily read a share of 0.31 or a duration of
+5120 seconds, so the status holds these values a second time as text.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dljob.control.reporting import formatting
+from dljob.control.situation.status_schema import STATUS
+from dljob.core.model import Phase
+from dljob.kube.documents import JsonObject
+from dljob.operator.jobs.truncating import bounded
+
+_USUAL: Final = (
+    ("Phase", "string", ".status.phase", "The phase of the job."),
+    ("GPUs", "integer", ".status.allocation.gpus", "How many GPUs it has."),
+    ("Progress", "string", ".status.shown.progress", "Which part of the training is done."),
+    ("Speed", "string", ".status.shown.speed", "How fast it trains."),
+    ("ETA", "string", ".status.shown.eta", "The expected time until it is done."),
+    ("Reshapes", "integer", ".status.reshapes", "How often its GPUs were changed."),
+    ("Age", "date", ".metadata.creationTimestamp", "When it was created."),
+)
+_WIDE: Final = (
+    ("Priority", "integer", ".spec.priority", "Higher ones come first."),
+    ("Options", "string", ".spec.gpus.options", "On how many GPUs it can run."),
+    ("Max", "integer", ".spec.gpus.max", "Or up to how many."),
+    (
+        "Ahead",
+        "integer",
+        ".status.queue.ahead",
+        "How many jobs in the queue start before this one.",
+    ),
+    ("Starts", "string", ".status.queue.expectedStart", "When it is expected to start."),
+    ("Failures", "integer", ".status.failures", "How often it has failed."),
+    ("Allocation", "string", ".status.shown.allocation", "Which GPUs it has."),
+    ("Reason", "string", ".status.message", "Its present activity and the reason."),
+)
+"""Only ``-o wide`` shows columns of priority 1."""
+
+_KEYS: Final = ("name", "type", "jsonPath", "description")
+COLUMNS: Final[tuple[JsonObject, ...]] = (
+    *(dict(zip(_KEYS, column, strict=True)) for column in _USUAL),
+    *(dict(zip(_KEYS, column, strict=True)) | {"priority": 1} for column in _WIDE),
+)
+
+
+def with_columns(status: Mapping[str, Any]) -> JsonObject:
+    """Add the texts of the columns to a status, and make all values fit the schema.
+
+    If the API server refused a status, the job could not continue.
+    """
+    shown = {"shown": _shown(status)} if status.get("phase") else {}
+    fitting: JsonObject = bounded(STATUS, {**status, **shown})
+    return fitting
+
+
+def _shown(status: Mapping[str, Any]) -> dict[str, str]:
+    progress = status.get("progress", {})
+    phase = Phase(status["phase"])
+    expected, low = progress.get("etaSeconds"), progress.get("etaLowSeconds")
+    eta = formatting.eta(expected, None if low is None else (low, progress.get("etaHighSeconds")))
+    nodes = status.get("allocation", {}).get("nodes", ())
+    places = [f"{node['name']}[{formatting.in_ranges(node['gpuIds'])}]" for node in nodes]
+    return {
+        "progress": formatting.progress(status),
+        "speed": formatting.speed(progress.get("iterationsPerSecond", 0.0)),
+        "eta": formatting.NOTHING if phase in (Phase.COMPLETED, Phase.FAILED) else eta,
+        "allocation": " ".join(places) or formatting.NOTHING,
+    }

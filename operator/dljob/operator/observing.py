@@ -1,0 +1,175 @@
+"""
+The jobs, nodes and pods as the controller sees them in each cycle, read from the mirrors.
+
+Part of :mod:`dljob.operator.cluster`.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from dljob.control.situation.ports import Behind, Entry, NotKeptAlone, Observation
+from dljob.core.model import JobId, NodeName
+from dljob.kube.documents import Json
+from dljob.kube.names import Name
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.entries import job_id
+from dljob.operator.jobs.status_writing import StatusWriter
+from dljob.operator.nodes.reading import NodeReader
+from dljob.operator.nodes.reserving import Reservations
+from dljob.operator.nodes.room.account import Room
+from dljob.operator.pods.booked_pods import BookedPods
+from dljob.operator.pods.dry_runs import DryRuns
+from dljob.operator.pods.orphans import Orphans
+
+log = logging.getLogger(__name__)
+
+
+class JobReader:
+    """Keeps the entries of all jobs."""
+
+    def __init__(
+        self, mirrors: Mirrors, *, dry_runs: DryRuns, orphans: Orphans, writer: StatusWriter
+    ) -> None:
+        self._mirrors = mirrors
+        self._trusted = writer.trusted
+        self._dry_runs = dry_runs
+        self._orphans = orphans
+        self._writer = writer
+        self.entries: dict[JobId, Entry] = {}
+        """All jobs; a new dictionary whenever one has changed."""
+        self._doubted: set[Name] = set()
+        """Jobs whose status was doubted when they were last read."""
+
+    async def settle_epochs(self) -> None:
+        """
+        Write over epochs that the Lease does not confirm, and over statuses of other programs.
+
+        Raises :class:`Fenced` if the Lease confirms one, and :class:`Behind` if another program has decided
+        about a job: then the operator reads everything again, as a new leader does.
+        """
+        jobs = self._mirrors.jobs
+        found = (jobs.get(name) for name in self._mirrors.changed_jobs | self._doubted)
+        doubted = [each for each in found if each is not None and self._trusted.is_doubted(each)]
+        # Kept for the next cycle: a status that is not written over yet need not change again.
+        self._doubted = set(map(Name.of, doubted))
+        for document in doubted:
+            if not self._trusted.epochs.is_later(document):
+                self._trusted.epochs.report_foreign(document)
+            elif not self._trusted.records.is_as_decided(document):
+                await self._trusted.epochs.insist(document)
+                why = (
+                    f"another program has decided about job {Name.of(document)}, and no other leads"
+                )
+                raise Behind(self._writer.term.epoch + 1, why)
+        try:
+            await self._writer.write_all({job_id(name): None for name in self._doubted})
+        except NotKeptAlone as error:
+            log.warning("a status is not written over yet: %s", error)
+
+    def read(self) -> set[Name]:
+        """Read the jobs that have changed, and return their names."""
+        changed = set(self._mirrors.changed_jobs) | self._dry_runs.news()
+        # Copied and cleared with no await in between, so that no change is lost.
+        self._mirrors.changed_jobs.clear()
+        if not changed:
+            return changed
+        entries = dict(self.entries)
+        for name in changed:
+            document = self._mirrors.jobs.get(name)
+            if document is None:
+                if entries.pop(job_id(name), None) is not None:
+                    self._orphans.note_end(name)
+                self._trusted.forget(name)
+                self._writer.documents.forget(job_id(name))
+                self._dry_runs.forget(name)
+                continue
+            if self._is_another(entries.get(job_id(name)), document):
+                # One cycle without the job, so that all readers forget the former job of this name.
+                del entries[job_id(name)]
+                self._orphans.note_end(name)
+                self._trusted.records.forget(name)
+                self._writer.documents.forget(job_id(name))
+                self._mirrors.changed_jobs.add(name)
+                self._mirrors.report_news(burst=True)
+                continue
+            # The next cycle asks the Lease; until then the status as recorded counts.
+            if self._trusted.is_doubted(document):
+                self._doubted.add(name)
+            document = self._trusted.trusted(document)
+            self._dry_runs.begin(document)
+            refusal = self._dry_runs.result(document)
+            # A job that was decided about before is always seen, because it may hold GPUs.
+            was_seen = job_id(name) in entries or bool(document.get("status"))
+            if refusal is not None or was_seen:
+                entries[job_id(name)] = self._trusted.records.read(document, problem=refusal or "")
+        self.entries = entries
+        return changed
+
+    @staticmethod
+    def _is_another(known: Entry | None, document: Json) -> bool:
+        uid = document["metadata"]["uid"]
+        return known is not None and known.document["metadata"]["uid"] != uid
+
+
+class Observer:
+    """Observes the cluster once a cycle."""
+
+    def __init__(
+        self,
+        mirrors: Mirrors,
+        *,
+        dry_runs: DryRuns,
+        writer: StatusWriter,
+        nodes: NodeReader,
+        reservations: Reservations,
+        booked: BookedPods,
+    ) -> None:
+        self._mirrors = mirrors
+        self._dry_runs = dry_runs
+        self._orphans = Orphans(mirrors, writer.trusted)
+        self._jobs = JobReader(mirrors, dry_runs=dry_runs, orphans=self._orphans, writer=writer)
+        self._nodes = nodes
+        self._reservations = reservations
+        self._room = Room(mirrors, dry_runs.asks)
+        self._booked = booked
+        self._unsettled: set[Name] = set()
+        """Jobs that have changed since the requests of their pods were counted."""
+
+    @property
+    def entries(self) -> Mapping[JobId, Entry]:
+        return self._jobs.entries
+
+    async def begin(self) -> None:
+        """Read all jobs before the first cycle."""
+        await self._dry_runs.specs.read_ahead(self._mirrors.jobs.objects.values())
+        self._unsettled |= self._jobs.read()
+
+    async def observe(self) -> Observation:
+        await self._jobs.settle_epochs()
+        # There is no await from here on, so jobs, nodes and pods are of the same instant.
+        changed = self._jobs.read() | self._unsettled
+        self._unsettled = set()
+        nodes, gone = self._nodes.read(self.entries.values())
+        for name in gone:
+            self._orphans.note_gone(name)
+        there = [(self._mirrors.nodes.objects[Name("", node.name)], node) for node in nodes]
+        settled = self._room.settle(self.entries, changed, nodes=there)
+        marked = tuple(self._orphans.mark(settled, self.entries))
+        self._reservations.note(self._nodes.refusals)
+        return Observation(
+            self.entries,
+            marked,
+            self._booked.read(self.entries),
+            self._room.needs,
+            {NodeName(name): machine for name, machine in self._nodes.machines.items()},
+            {
+                name: why
+                for namespace in self._mirrors.held.objects.values()
+                for name, why in namespace["holds"].items()
+            },
+            {
+                name.name: namespace["max_priority"]
+                for name, namespace in self._mirrors.held.objects.items()
+                if namespace["max_priority"] is not None
+            },
+        )

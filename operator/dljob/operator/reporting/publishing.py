@@ -1,0 +1,133 @@
+"""
+Writes the progress of jobs into their statuses from time to time.
+
+The loop writes decisions at once. Progress is written after each hundredth of a job, after a minute if the speed has
+changed, or else after five minutes, at a limited rate for all jobs together; the job that has waited longest comes first.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dljob.control.reporting.reasons import Outlook
+from dljob.control.situation.ports import Fenced, NotKept, NotKeptAlone
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Status
+from dljob.core.model import JobId, Phase, Snapshot
+from dljob.core.primitives.once_per_change import OncePerChange
+from dljob.operator.jobs.status_writing import FigureWriter
+
+log = logging.getLogger(__name__)
+
+PROGRESS = "progress"
+SOON_S = 60.0
+"""After this time the operator writes a speed that has changed by more than ``CHANGE``."""
+CHANGE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """How often the operator writes progress."""
+
+    share: float = 0.01
+    """The operator writes the progress of a job after each further part of the training of this
+    size."""
+    seconds: float = 300.0
+    """The operator writes the progress of a job that has advanced at least this often, and after a minute if its speed
+    has changed by a tenth."""
+    per_second: float = 10.0
+    """The highest rate of such writes for all jobs together."""
+    look_seconds: float = 1.0
+    """How often the operator checks which progress to write."""
+
+
+class _Shown(NamedTuple):
+    at: float
+    iteration: int
+    speed: float
+
+
+class Publisher:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        figures: FigureWriter,
+        scene: Callable[[], Scene | None],
+        *,
+        snapshot: Callable[[Scene], Snapshot],
+        settings: Publishing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._figures = figures
+        self._scene = scene
+        self._snapshot = snapshot
+        self._settings = settings
+        self._clock = clock
+        self._shown: dict[JobId, _Shown] = {}
+        self._complaints: OncePerChange[str] = OncePerChange()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.look_seconds)
+            scene = self._scene()
+            if scene is not None:
+                await self._try_to_publish(scene)
+
+    async def _try_to_publish(self, scene: Scene) -> None:
+        """Publish, and only log an error, because no training depends on it."""
+        try:
+            await self.publish(scene)
+        except Fenced:
+            raise
+        except Exception as error:
+            if self._complaints.note(PROGRESS, error):
+                log.exception("progress cannot be written; it is tried again")
+        else:
+            self._complaints.settle(PROGRESS)
+
+    async def publish(self, scene: Scene) -> None:
+        """Write the progress that is due, up to the limit."""
+        due = self._find_due(scene)
+        if not due:
+            return
+        outlook = Outlook(scene, self._snapshot(scene))
+        most = max(1, round(self._settings.per_second * self._settings.look_seconds))
+        for job in sorted(due, key=lambda job: self._shown[job].at)[:most]:
+            status = scene.entries[job].status
+            try:
+                await self._figures.publish(job, status, remaining=outlook.remaining(job))
+            except NotKeptAlone as error:
+                log.info("progress cannot be written: %s", error)
+            except NotKept as error:
+                log.info("progress cannot be written yet: %s", error)
+                return
+            # A refused job counts as well, so that it does not come first each time.
+            self._shown[job] = _Shown(self._clock(), status.iteration, status.speed)
+
+    def _find_due(self, scene: Scene) -> list[JobId]:
+        now = self._clock()
+        running = {
+            job: entry.status
+            for job, entry in scene.entries.items()
+            if entry.status.phase in (Phase.RUNNING, Phase.ADJUSTING)
+        }
+        self._shown = {
+            job: self._shown.get(job) or _Shown(now, status.iteration, status.speed)
+            for job, status in running.items()
+        }
+        return [job for job, status in running.items() if self._is_due(job, status, now=now)]
+
+    def _is_due(self, job: JobId, status: Status, *, now: float) -> bool:
+        shown = self._shown[job]
+        farther = abs(status.iteration - shown.iteration)
+        if not farther:
+            return False
+        share = self._settings.share * status.iterations_total
+        pause = self._settings.seconds
+        if abs(status.speed - shown.speed) > CHANGE * shown.speed:
+            pause = min(pause, SOON_S)
+        return now >= shown.at + pause or 0 < share <= farther

@@ -1,0 +1,235 @@
+"""
+The books of a world: the jobs in it, the state of each as the next snapshot shows it, and the record.
+
+The other parts of :mod:`dljob.sim.engine` change the state of a job here and nowhere else, so that its GPU-seconds,
+its iterations and its place in the queue are counted once for every kind of change.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dljob.core.model import JobId, JobState, NodeName, Snapshot
+from dljob.core.planning import Plan
+from dljob.core.queues import Queue
+from dljob.sim import beliefs
+from dljob.sim.engine.kernel import Kernel
+from dljob.sim.engine.learning import Learner
+from dljob.sim.engine.rosters import Roster
+from dljob.sim.engine.runs import Run
+from dljob.sim.engine.truth import Truth
+from dljob.sim.results.recording import Recorder
+from dljob.sim.results.records import Entry, Happening, Record
+
+
+class Journal:
+    """The part for readers: the record of the replay, and what a recorder wants to know."""
+
+    def __init__(
+        self, record: Record, kernel: Kernel[Callable[[], None]], *, recorder: Recorder | None
+    ) -> None:
+        self.record = record
+        self._kernel = kernel
+        self._recorder = recorder
+
+    def note_submission(self, run: Run) -> None:
+        job = run.traced.job
+        self.record.jobs.append(run.record)
+        self.log(run, Happening.SUBMITTED, gpus=job.gpus.requested)
+        if self._recorder is not None:
+            self._recorder.note_submission(self._kernel.now, job)
+
+    def note_dropped(self, job: JobId) -> None:
+        """Note that a job can never run."""
+        self.record.dropped.append(job)
+        self.record.log.append(Entry(self._kernel.now, job, Happening.DROPPED))
+
+    def note_state(self, run: Run) -> None:
+        if self._recorder is not None:
+            gpu_seconds = run.record.gpu_seconds
+            self._recorder.note_state(self._kernel.now, run.state, gpu_seconds=gpu_seconds)
+
+    def note_end(self, run: Run) -> None:
+        now = self._kernel.now
+        run.record.completed_at = now
+        self.record.sum_up(now)
+        self.log(run, Happening.COMPLETED)
+        if self._recorder is not None:
+            self._recorder.note_end(now, run.record)
+
+    def note_failure(self, run: Run) -> None:
+        now = self._kernel.now
+        run.record.failed_at = now
+        self.log(run, Happening.FAILED)
+        if self._recorder is not None:
+            self._recorder.note_end(now, run.record)
+
+    def log(self, run: Run, what: Happening, *, gpus: int = 0) -> None:
+        self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
+
+    def note_plan(self, snapshot: Snapshot, plan: Plan, *, seconds: float) -> None:
+        """Note a decision, and how long it took."""
+        self.record.decision_s.append(seconds)
+        self.record.decisions += 1
+        if self._recorder is not None:
+            self._recorder.note_plan(snapshot, plan)
+
+    def note_node(self, name: NodeName, *, reason: str = "") -> None:
+        """Note that a node is in service from now on, or why it is not."""
+        if self._recorder is not None:
+            self._recorder.note_node(self._kernel.now, name, reason=reason)
+
+    def note_first_step(self, run: Run) -> None:
+        if self._recorder is not None:
+            lost = run.record.lost_work_s
+            self._recorder.note_first_step(self._kernel.now, run.state, lost_seconds=lost)
+
+    def note_saving(self, run: Run, *, seconds: float | None) -> None:
+        """Note that a job stops for a change; ``seconds`` later it is saved, if at all."""
+        if self._recorder is not None:
+            self._recorder.note_saving(self._kernel.now, run.state, seconds=seconds)
+
+    def note_gone(self, run: Run) -> None:
+        if self._recorder is not None and not run.finished:
+            self._recorder.note_gone(self._kernel.now, run.state.id)
+
+    def note_start(self, run: Run) -> None:
+        if self._recorder is not None:
+            self._recorder.note_start(self._kernel.now, run.state.id)
+
+
+class Books:
+    """One a world."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        kernel: Kernel[Callable[[], None]],
+        *,
+        truth: Truth,
+        learner: Learner | None = None,
+    ) -> None:
+        self.learner = learner
+        """Learns what decisions know of jobs; ``None``: they know the truth."""
+        self.journal = journal
+        self.runs: dict[JobId, Run] = {}
+        """All jobs that have arrived, also those that are complete."""
+        self.running = Roster()
+        self.pending: Queue[JobState] = Queue()
+        self.done = 0
+        """How many jobs are complete, or were dropped when they arrived."""
+        self._kernel = kernel
+        self._truth = truth
+
+    # --- the life of a job
+
+    def drop(self, job: JobId) -> None:
+        """Leave out a job that can never run."""
+        self.done += 1
+        self.journal.note_dropped(job)
+
+    def add(self, run: Run) -> None:
+        """A job arrives."""
+        self.runs[run.traced.job.id] = run
+        self.journal.note_submission(run)
+
+    def wait(self, run: Run) -> None:
+        """Put a job that has just arrived among the pending ones."""
+        self.pending = self.pending.put(run.state)
+        self.enter_queue(run)
+
+    def end_waiting(self, run: Run) -> None:
+        """Take a job from the pending ones."""
+        self.pending = self.pending.drop(run.state)
+        now = self._kernel.now
+        self.journal.record.queue.add(-1, now)
+        self.journal.record.blocking.leave(
+            run.pending_since, now, waited=run.waited, remaining=run.alone_s
+        )
+        run.waited += now - run.pending_since
+
+    def enter_queue(self, run: Run) -> None:
+        """Count a job as pending from now on."""
+        now = self._kernel.now
+        run.pending_since = now
+        self.journal.record.queue.add(1, now)
+        # Kept, because a job whose stop is put off trains on while it is in the queue already.
+        run.alone_s = self._truth.seconds_alone(run)
+        self.journal.record.blocking.enter(now, waited=run.waited, remaining=run.alone_s)
+
+    def complete(self, run: Run) -> None:
+        """A job has trained to its end."""
+        self.note(run)
+        if run.state.placement is None:
+            self.end_waiting(run)
+        else:
+            self.running.drop(run.state)
+        run.finished = True
+        self.done += 1
+        self.journal.note_end(run)
+
+    def pause(self, run: Run) -> None:
+        """A job that waits cannot run for now."""
+        self.pending = self.pending.drop(run.state)
+        run.is_paused = True
+
+    def go_on(self, run: Run) -> None:
+        """A job that was paused may run again."""
+        run.is_paused = False
+        self.note(run)
+
+    def fail(self, run: Run) -> None:
+        """A job has crashed for the last time; it has no GPUs any more, and waits for none."""
+        self.end_waiting(run)
+        run.finished = True
+        self.done += 1
+        self.journal.note_failure(run)
+
+    # --- states
+
+    def note(self, run: Run, **changes: object) -> None:
+        """Give the run a new state that is true now, and let the next snapshot show it."""
+        now = self._kernel.now
+        old = run.state
+        run.wasted = run.wasted_at(now)
+        known: dict[str, object] = {
+            "iterations_done": min(old.iterations_at(now), run.traced.iterations + run.wasted),
+            "service": old.service_at(now),
+            "observed_at": now,
+        }
+        if run.traced.believed is not None:
+            done = old.iterations_at(now)
+            known["iterations_total"] = beliefs.revise(old.iterations_total, done)
+        if old.placement is not None:
+            run.record.gpu_seconds += old.placement.gpus * (now - old.observed_at)
+        run.state = replace(old, **(known | changes))  # type: ignore[arg-type]
+        self.journal.note_state(run)
+        if not run.finished:
+            if run.state.placement is not None:
+                self.running.put(run.state)
+            elif not run.is_paused:
+                self.pending = self.pending.put(run.state)
+
+    def end_idling(self, run: Run) -> None:
+        """A job trains again, or has no GPUs to stand still with."""
+        if run.idle_since is not None:
+            run.record.lost_s += self._kernel.now - run.idle_since
+            run.idle_since = None
+
+    def note_levels(self) -> None:
+        """Note how many jobs run and wait now."""
+        self.journal.record.series.add(
+            self._kernel.now,
+            used=self.journal.record.used.value,
+            running=len(self.running),
+            pending=len(self.pending),
+        )
+
+    def close(self) -> Record:
+        """The world ends: sum up what jobs have done that are not complete."""
+        record = self.journal.record
+        record.ended_at = self._kernel.now
+        for run in self.runs.values():
+            if not run.finished:
+                done = run.worthy_at(self._kernel.now)
+                run.record.iterations = done + run.record.redone
+        return record

@@ -1,0 +1,289 @@
+"""
+How GPUs change hands in the simulated world: the paper's GPU Coordinator and what it costs.
+
+:mod:`dljob.sim.engine.world` sets targets and calls :meth:`Coordinator.advance`; from then on the runs find
+their way by themselves, each looking only at what it does, what it shall do, and who holds the GPUs in
+between. Because every call checks everything again, a target that changes in the middle of a change simply
+turns the run around.
+
+Two mechanisms, for every policy:
+
+``in-place``. A newcomer's pods start at once, while its victims still train; only when they are
+ready do the victims checkpoint and stop their processes, keep their pods, and start again with
+what is left to them. A job that grows goes on training until its new GPUs are free and pods on
+new nodes are ready.
+
+``recreate``. A change ends the job's pods and creates new ones, and new pods are created only when
+all their GPUs are free, because a device plugin grants devices at the start of a container.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from dljob.core.model import GpuRef, Mechanism, NodeName, Placement
+from dljob.core.profiles import Costs
+from dljob.sim.engine.runs import Activity, Pod, Run
+
+
+class Listener(Protocol):
+    """The part that keeps the clock and the books."""
+
+    def later(self, delay: float, act: Callable[[], None]) -> None:
+        """Do ``act`` after ``delay`` seconds; at once if there is no delay."""
+
+    def training_starts(self, run: Run) -> None:
+        """Its process takes its first step at ``run.serving``."""
+
+    def training_halts(self, run: Run, *, saves: bool) -> None:
+        """Its process has the command to stop; with ``saves`` it writes a checkpoint first."""
+
+    def process_gone(self, run: Run) -> None:
+        """Nothing of its process is left."""
+
+    def process_starts(self, run: Run) -> None:
+        """Its process starts at ``run.serving``."""
+
+    def held_changes(self, by: int) -> None:
+        """The number of physically held GPUs changes by ``by``."""
+
+
+class Coordinator:
+    """
+    Brings every run to its target.
+
+    It is long because a step of one run may let the next one go on: all steps change the same holders and claims.
+    """
+
+    def __init__(
+        self, listener: Listener, costs_of: Callable[[Run], Costs], *, mechanism: Mechanism
+    ) -> None:
+        self._listener = listener
+        self._costs_of = costs_of
+        self._in_place = mechanism is Mechanism.IN_PLACE
+        self._holders: dict[GpuRef, Run] = {}
+        self._claims: dict[GpuRef, Run] = {}
+        self._touched: dict[Run, None] = {}
+
+    def retarget(self, run: Run, target: Placement | None) -> None:
+        """
+        Set where the run shall be. Nothing moves before :meth:`settle`, which wants all targets of
+        a plan to be known, so that it sees who waits for whose GPUs.
+        """
+        self._touch(run)
+        if run.target is not None:
+            for ref in run.target.refs():
+                if self._claims.get(ref) is run:
+                    del self._claims[ref]
+                # A run that held back its stop for this run no longer has to.
+                self._touch(self._holders.get(ref))
+        run.target = target
+        self._forget_pods(run)
+        if target is not None:
+            self._claims.update(dict.fromkeys(target.refs(), run))
+
+    def adopt(self, run: Run, placement: Placement) -> None:
+        """Let a run train where it trained before the world began; that costs nothing."""
+        run.target = run.serving = run.granted = placement
+        run.pods = {node: Pod(ready=True) for node in placement.nodes}
+        refs = set(placement.refs())
+        self._claims.update(dict.fromkeys(refs, run))
+        self._acquire(run, refs)
+        run.activity = Activity.TRAINING
+        self._listener.training_starts(run)
+
+    def restart(self, run: Run) -> None:
+        """Let a run that trains where it shall be stop and start again there, with another batch."""
+        self._stop(run, saves=True)
+
+    def settle(self) -> None:
+        """Move all runs that the new targets concern."""
+        touched, self._touched = self._touched, {}
+        for run in touched:
+            self.advance(run)
+
+    def finish(self, run: Run) -> None:
+        """The run's training is over: its process saves a last time and ends by itself."""
+        self.retarget(run, None)
+        self._stop(run, saves=True)
+        self._touched.pop(run, None)
+
+    def _touch(self, run: Run | None) -> None:
+        if run is not None:
+            self._touched[run] = None
+
+    def advance(self, run: Run) -> None:
+        """Let the run take the next step towards its target, if there is one to take now."""
+        if run.activity is Activity.TRAINING:
+            if run.target != run.serving:
+                self._prepare_pods(run)
+                if self._may_stop(run):
+                    self._stop(run, saves=True)
+        elif run.activity is Activity.STARTING:
+            if run.target != run.serving:
+                # It has done nothing yet that a checkpoint would save.
+                self._stop(run, saves=False)
+        elif run.activity is Activity.DOWN:
+            if self._has_wrong_pods(run):
+                self._end_process(run, self._costs_of(run).pod_termination)
+            else:
+                self._rise(run)
+
+    # Stopping.
+
+    def _may_stop(self, run: Run) -> bool:
+        """Return whether the moment has come to interrupt a training process for a change."""
+        if not self._in_place:
+            return True  # Pods are deleted at once; the new ones wait for their GPUs.
+        target = set(run.target.refs()) if run.target is not None else set()
+        lost = run.holds - target
+        claimants = {c for ref in lost if (c := self._claims.get(ref)) and c is not run}
+        if claimants:
+            return all(claimant.pods_ready for claimant in claimants)
+        if run.target is None:
+            return True
+        return run.pods_ready and self._are_free(target - run.holds)
+
+    def _are_free(self, refs: Iterable[GpuRef]) -> bool:
+        return not any(ref in self._holders for ref in refs)
+
+    def _stop(self, run: Run, *, saves: bool) -> None:
+        costs = self._costs_of(run)
+        if run.activity is Activity.TRAINING:
+            self._listener.training_halts(run, saves=saves)
+        delay = costs.process_stop if saves else costs.process_termination
+        self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
+
+    def kill(self, run: Run, *, pause: float = 0.0) -> None:
+        """
+        End what is left of the run after one of its nodes died or it crashed: its processes on other
+        nodes hang in a collective, and nothing can be saved. It starts again after a pause at the earliest.
+        """
+        costs = self._costs_of(run)
+        delay = costs.process_termination + pause
+        self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
+
+    def _end_process(self, run: Run, delay: float) -> None:
+        """Let the run's process be gone after ``delay``, in any state."""
+        run.activity = Activity.STOPPING
+        run.stamp += 1
+        stamp = run.stamp
+        if not self._in_place:
+            self._drop_pods(run)
+
+        def be_gone() -> None:
+            if run.stamp == stamp:
+                run.activity = Activity.DOWN
+                run.serving = None
+                self._listener.process_gone(run)
+                self.advance(run)
+
+        self._listener.later(delay, be_gone)
+
+    # Starting.
+
+    def _rise(self, run: Run) -> None:
+        """From a process that is gone to one that starts, as far as possible now."""
+        target = set(run.target.refs()) if run.target is not None else set()
+        self._release(run, run.holds - target)
+        if run.target is None:
+            self._drop_pods(run)
+            return
+        self._acquire(run, target - run.holds)
+        has_all = len(run.holds) == len(target)
+        if self._in_place or has_all:
+            self._prepare_pods(run)
+        # Pods that cost nothing are ready at once, and the run may have moved on meanwhile.
+        if run.activity is Activity.DOWN and has_all and run.pods_ready and run.gang_complete:
+            self._start(run)
+
+    def _start(self, run: Run) -> None:
+        assert run.target is not None
+        run.activity = Activity.STARTING
+        run.serving = run.target
+        run.pods = {node: run.pods[node] for node in run.target.nodes}
+        run.stamp += 1
+        stamp = run.stamp
+        self._listener.process_starts(run)
+
+        def train() -> None:
+            if run.stamp == stamp:
+                run.activity = Activity.TRAINING
+                self._listener.training_starts(run)
+
+        self._listener.later(self._costs_of(run).process_start(run.target.gpus), train)
+
+    def _prepare_pods(self, run: Run) -> None:
+        """Create the pods that the target needs and the run does not have yet."""
+        if run.target is None or (run.activity is Activity.TRAINING and not self._in_place):
+            return
+        created = {node: Pod() for node in run.target.nodes if node not in run.pods}
+        if not created:
+            return
+        run.pods.update(created)
+        run.granted = run.target
+
+        def be_ready() -> None:
+            if any(run.pods.get(node) is pod for node, pod in created.items()):
+                for pod in created.values():
+                    pod.ready = True
+                self._be_initialized(run)
+
+        self._listener.later(self._costs_of(run).pod_start(run.target.gpus), be_ready)
+
+    def _be_initialized(self, run: Run) -> None:
+        """The paper's early initialisation ends: the victims may get the command to stop."""
+        self.advance(run)
+        if run.target is not None and run.pods_ready:
+            refs = run.target.refs()
+            for holder in dict.fromkeys(self._holders.get(ref) for ref in refs):
+                if holder is not None and holder is not run:
+                    self.advance(holder)
+
+    def _forget_pods(self, run: Run) -> None:
+        """Remove pods that were created in advance for a change that is called off."""
+        if self._in_place:
+            places = [place for place in (run.target, run.serving) if place is not None]
+            wanted = {node for place in places for node in place.nodes}
+            run.pods = {node: pod for node, pod in run.pods.items() if node in wanted}
+
+    def _drop_pods(self, run: Run) -> None:
+        run.pods = {}
+        run.granted = None
+
+    def _has_wrong_pods(self, run: Run) -> bool:
+        """Return whether pods were created with GPUs that are not those they shall have by now."""
+        if self._in_place or not run.pods or run.granted == run.target:
+            return False
+        if run.granted is None or run.target is None or run.state.gang == 0:
+            return True
+        # A gang that is started piece by piece has a pod a GPU, and more of them do no harm.
+        return not set(run.granted.refs()) <= set(run.target.refs())
+
+    # Which run has which GPUs.
+
+    def _release(self, run: Run, refs: set[GpuRef]) -> None:
+        if not refs:
+            return
+        for ref in refs:
+            del self._holders[ref]
+        run.holds -= refs
+        self._listener.held_changes(-len(refs))
+        for claimant in dict.fromkeys(self._claims.get(ref) for ref in sorted(refs)):
+            if claimant is not None and claimant is not run:
+                self.advance(claimant)
+
+    def _acquire(self, run: Run, refs: set[GpuRef]) -> None:
+        free = [ref for ref in refs if ref not in self._holders]
+        for ref in free:
+            self._holders[ref] = run
+        run.holds.update(free)
+        self._listener.held_changes(len(free))
+
+    def lose_node(self, run: Run, node: NodeName) -> None:
+        """Free the run's GPUs on a node that died; its pod there is gone."""
+        gone = {ref for ref in run.holds if ref.node == node}
+        for ref in gone:
+            del self._holders[ref]
+        run.holds -= gone
+        self._listener.held_changes(-len(gone))
+        run.pods.pop(node, None)

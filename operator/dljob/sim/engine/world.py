@@ -1,0 +1,296 @@
+"""
+A world to schedule in: jobs arrive, train at their true speeds, are reshaped, complete; nodes fail.
+
+Every event goes through the very same :func:`dljob.core.cycle.schedule` as in production. All events
+of one instant are taken together – completions first, arrivals after them – and one decision is
+made for all of them. :mod:`dljob.sim.engine.controlling.coordinator` plays the costs of the decision.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from dljob.core import cycle
+from dljob.core.contract import Policy
+from dljob.core.model import Cluster, JobState, Placement, Snapshot
+from dljob.core.placement import largest
+from dljob.core.primitives.backoff import wait_after
+from dljob.core.profiles import Costs
+from dljob.sim.engine.books import Books, Journal
+from dljob.sim.engine.checkpoints import Checkpoints
+from dljob.sim.engine.controlling.coordinator import Coordinator
+from dljob.sim.engine.controlling.rounds import Rounds
+from dljob.sim.engine.controlling.steps import Steps
+from dljob.sim.engine.kernel import Kernel, Order
+from dljob.sim.engine.learning import Learner
+from dljob.sim.engine.nodes import Nodes
+from dljob.sim.engine.runs import Run
+from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.training import Ends, Training
+from dljob.sim.engine.truth import Forecasts, Truth
+from dljob.sim.errors import BadInput
+from dljob.sim.inputs.tables import MOST_SECONDS
+from dljob.sim.jobs.workloads import Standing, TracedJob, Workload
+from dljob.sim.results.recording import Recorder
+from dljob.sim.results.records import Happening, JobRecord, Record
+
+PATIENCE = 1000
+"""
+How often a policy is asked in a row when nothing happens any more unless it does something. Then
+the jobs that are left will never run.
+"""
+
+
+RETRY_S, LONGEST_RETRY_S, KEEP_S = 10.0, 300.0, 20.0
+"""The pauses after crashes, and through which a job keeps its GPUs: the defaults of controllers."""
+
+
+class World:
+    """One replay. Build it, :meth:`play` it once, read the record."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        setting: Setting,
+        *,
+        policy: Policy,
+        watch: Callable[[int, int], None] | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._workload = workload
+        self._setting = setting
+        self._policy = policy
+        self._watch = watch  # Called with (jobs done, jobs in all) for a progress bar.
+        self._kernel: Kernel[Callable[[], None]] = Kernel()
+        self._policy_state: object = None
+        self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
+        self._truth = Truth(workload, setting)
+        self._forecasts = Forecasts(workload)
+        self._learner = (
+            Learner(self._kernel, self._rounds, profiles=workload.known) if setting.learns else None
+        )
+        record = Record(
+            workload=workload.name,
+            policy=policy.name,
+            mechanism=setting.mechanism.value,
+            seed=setting.seed,
+            gpus=Cluster(setting.nodes).total,
+        )
+        journal = Journal(record, self._kernel, recorder=recorder)
+        self._books = Books(journal, self._kernel, truth=self._truth, learner=self._learner)
+        self._checkpoints = checkpoints = Checkpoints(
+            self._kernel, self._books, setting=setting, truth=self._truth, rounds=self._rounds
+        )
+        self._training = training = Training(
+            self._kernel,
+            self._books,
+            setting=setting,
+            truth=self._truth,
+            forecasts=self._forecasts,
+            checkpoints=checkpoints,
+            ends=Ends(self._complete, self._crash),
+            rounds=self._rounds,
+        )
+        self._coordinator = Coordinator(training, self._truth.costs_of, mechanism=setting.mechanism)
+        self._steps = Steps(self._kernel, self._books, coordinator=self._coordinator)
+        self._nodes = Nodes(
+            setting,
+            self._books,
+            rounds=self._rounds,
+            checkpoints=checkpoints,
+            training=training,
+            coordinator=self._coordinator,
+            steps=self._steps,
+        )
+
+    def play(self) -> Record:
+        """Let everything happen until nothing does any more."""
+        for order, traced in enumerate(self._workload.jobs):
+            # Jobs that exist already were submitted before time began.
+            at = traced.job.submitted_at if traced.standing is None else 0.0
+            self._kernel.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
+        for outage in self._setting.outages:
+            self._kernel.at(
+                outage.lost_at, Order.FAILURE, event=partial(self._nodes.lose, outage.node)
+            )
+            if outage.back_at is not None:
+                self._kernel.at(
+                    outage.back_at, Order.FAILURE, event=partial(self._nodes.regain, outage.node)
+                )
+        while self._kernel and self._books.done < len(self._workload.jobs):
+            if self._rounds.fruitless > PATIENCE:
+                break
+            self._follow_instant()
+        return self._books.close()
+
+    def _follow_instant(self) -> None:
+        """Handle all events of the next instant, and decide if one of them calls for it."""
+        instant = self._kernel.next_time()
+        self._rounds.begin_instant()
+        while self._kernel and self._kernel.next_time() <= instant:
+            self._kernel.pop()()
+        if self._rounds.is_now():
+            self._decide()
+        self._books.note_levels()
+
+    # Deciding.
+
+    def _decide(self) -> None:
+        _update_forecasts(self._books, self._forecasts, now=self._kernel.now)
+        snapshot = self._take_snapshot()
+        began = time.perf_counter()
+        plan = cycle.schedule(snapshot, self._policy)
+        self._books.journal.note_plan(snapshot, plan, seconds=time.perf_counter() - began)
+        self._policy_state = plan.policy_state
+        self._steps.apply(plan)
+        self._rounds.note_decision(plan.wake_at)
+
+    def _take_snapshot(self) -> Snapshot:
+        running, pending = self._books.running.states(), self._books.pending
+        profiles, costs = self._workload.known, self._setting.costs
+        if self._learner is not None:
+            runs = self._books.runs
+            running = tuple(self._learner.show(runs[state.id]) for state in running)
+            pending = self._learner.show_queue(pending, runs)
+            profiles = self._learner.profiles
+            # A controller that knows nothing has no costs in its settings either.
+            costs = costs if self._workload.known else Costs()
+        return Snapshot(
+            now=self._kernel.now,
+            cluster=self._nodes.cluster,
+            running=running,
+            pending=pending,
+            profiles=profiles,
+            costs=costs,
+            mechanism=self._setting.mechanism,
+            seed=self._setting.seed,
+            limits=self._setting.limits,
+            policy_state=self._policy_state,
+        )
+
+    # Events.
+
+    def _arrive(self, order: int, traced: TracedJob) -> None:
+        standing = traced.standing
+        run = _make_run(
+            traced,
+            order,
+            now=self._kernel.now,
+            setting=self._setting,
+            truth=self._truth,
+            forecasts=self._forecasts,
+        )
+        # Judged by what was asked for, so that every policy is given the same jobs. A live system
+        # has taken a job that it can run on fewer GPUs.
+        needed = run.record.requested if standing is None else run.state.least
+        if needed > largest.largest_possible(run.state, self._nodes.whole):
+            self._books.drop(traced.job.id)
+            return
+        self._books.add(run)
+        self._rounds.ask()
+        if standing is not None and standing.placement is not None:
+            self._go_on(run, standing.placement)
+        else:
+            self._books.wait(run)
+
+    def _go_on(self, run: Run, placement: Placement) -> None:
+        """Let a job train on where a live system has it."""
+        run.record.started_at = self._kernel.now
+        self._books.note(run, placement=placement)
+        self._books.journal.log(run, Happening.GRANTED, gpus=placement.gpus)
+        self._coordinator.adopt(run, placement)
+
+    def _complete(self, run: Run, stamp: int) -> None:
+        if run.stamp != stamp:
+            return
+        self._books.complete(run)
+        self._coordinator.finish(run)
+        self._coordinator.settle()
+        run.record.iterations = run.traced.iterations + run.record.redone
+        if self._watch is not None:
+            self._watch(self._books.done, len(self._workload.jobs))
+        self._rounds.ask()
+
+    def _crash(self, run: Run, stamp: int) -> None:
+        """Its processes crash; as with controllers, it is tried again after a pause that grows."""
+        if run.stamp != stamp or run.finished:
+            return
+        self._checkpoints.fall_back(run)
+        self._training.training_halts(run, saves=False)
+        run.failures += 1
+        self._books.journal.log(run, Happening.CRASHED)
+        pause = wait_after(run.failures, first_seconds=RETRY_S, longest_seconds=LONGEST_RETRY_S)
+        has_failed = run.failures > run.traced.job.limits.backoff_limit
+        if not has_failed and pause <= KEEP_S:
+            self._books.note(run, adjusting=True)
+            self._coordinator.kill(run, pause=pause)
+            return
+        self._steps.take_all(run, Happening.STOPPED)
+        if has_failed:
+            self._books.fail(run)
+        else:
+            self._books.pause(run)
+            again = self._kernel.now + pause
+            self._kernel.at(again, Order.CHANGE, event=partial(self._try_again, run))
+        self._coordinator.kill(run)
+        self._coordinator.settle()
+        self._rounds.ask()
+
+    def _try_again(self, run: Run) -> None:
+        self._books.go_on(run)
+        self._rounds.ask()
+
+
+def _update_forecasts(books: Books, forecasts: Forecasts, *, now: float) -> None:
+    """Let jobs report the accuracies reached since the last decision, and predict their lengths again."""
+    for state in books.running.states():
+        run = books.runs[state.job.id]
+        total = forecasts.renew(run, now)
+        if total is not None:
+            run.record.predictions.append((run.progress_at(now), total / run.traced.iterations))
+            books.note(run, iterations_total=total)
+    if forecasts.are_wrong:
+        # No policy believes that a job is done which trains on.
+        for state in books.running.states():
+            run = books.runs[state.job.id]
+            if forecasts.is_overdue(run, now):
+                books.note(run)
+
+
+def _make_run(
+    traced: TracedJob,
+    order: int,
+    *,
+    now: float,
+    setting: Setting,
+    truth: Truth,
+    forecasts: Forecasts,
+) -> Run:
+    """Return the run of a job that begins to wait, or goes on where a live system has it."""
+    job, standing = traced.job, traced.standing or Standing()
+    growth = setting.growth
+    # Times of a job that was there before count from the beginning.
+    begin = job.submitted_at if traced.standing is None else now
+    isolated_s = truth.seconds_isolated(traced, done=standing.iterations_done)
+    if isolated_s > MOST_SECONDS:
+        raise BadInput(
+            truth.workload_name,
+            f"job {job.id} would train for {isolated_s:.3g} s on the GPUs that it requests",
+            remedy=f"give it a length of at most {MOST_SECONDS:,.0f} s, which are 126 years",
+        )
+    record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
+    state = JobState(
+        job=job if growth is None else growth.limit(job, 0),
+        order=order,
+        observed_at=now,
+        iterations_done=standing.iterations_done,
+        iterations_total=forecasts.at_first(traced),
+        service=standing.service,
+        started_at=standing.started_at,
+        bound_to=standing.bound_to,
+        batch_size=standing.batch_size,
+        keeps_first=setting.keeps_work and not traced.declares,
+    )
+    run = Run(traced=traced, record=record, state=state)
+    run.safe_iterations = standing.iterations_done
+    return run

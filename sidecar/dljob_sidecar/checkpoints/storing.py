@@ -1,0 +1,217 @@
+"""
+The checkpoints of a job over its starts: inspected before each, and recorded after each.
+
+The ledger thread does the work in :mod:`dljob_sidecar.checkpoints.vetting`,
+:mod:`dljob_sidecar.checkpoints.ledger` and :mod:`dljob_sidecar.checkpoints.memory.writing_out`. A file
+system that does not answer delays a start by a few seconds; writing out memory delays a start as
+long as a request would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Callable
+
+from dljob_sidecar.checkpoints.checkpoint_files import Mark
+from dljob_sidecar.checkpoints.confirming import SILENT, Watch
+from dljob_sidecar.checkpoints.ledger import Ledger, write_ledger
+from dljob_sidecar.checkpoints.memory.cache import MemoryCache, Prepared
+from dljob_sidecar.checkpoints.memory.writing_out import Writer
+from dljob_sidecar.checkpoints.resting import learn
+from dljob_sidecar.checkpoints.vetting import (
+    NOT_TRUSTED,
+    UNREADABLE,
+    Verdict,
+    note_confirmed,
+    note_fruitless,
+    vet,
+)
+from dljob_sidecar.checkpoints.visiting import Visit
+from dljob_sidecar.observing.file_threads import FileThread
+from dljob_wire.messages import Run
+from dljob_wire.training import Confirmation, Saving
+
+FOLDER = "DLJOB_CHECKPOINT_DIR"
+"""The variable with the folder for the training's checkpoints."""
+NOT_IN_MEMORY = "CheckpointsNotInMemory"
+HINT = f" (with checkpoint.memory, the training has to write to ${FOLDER}, which dljob.training.folder() returns)"
+
+
+class CheckpointStore:
+    """Keeps the known facts about the checkpoints under a job's path."""
+
+    def __init__(
+        self,
+        saving: Saving,
+        read_free: Callable[[], int],
+        *,
+        on_problem: Callable[[str, str], None],
+        on_relief: Callable[[str], None],
+    ) -> None:
+        """``read_free`` returns the free memory for checkpoints; -1 if unknown."""
+        self._saving = saving
+        self._on_problem, self._on_relief = on_problem, on_relief
+        self._file_thread = (
+            FileThread("checkpoint") if saving.confirm is Confirmation.FILE else None
+        )
+        # One thread, so notes after a stop are written before the next start reads them.
+        self._ledger_thread = FileThread("ledger") if saving.path else None
+        self._memory = MemoryCache(saving, read_free) if saving.memory_path else None
+        self._writer = self._make_writer()
+        self._is_in_memory = False
+        self._verdict = Verdict()
+        self._leads = self._is_alone = False
+        self._world = 1
+        self._visit: Visit | None = None
+        self._stop_learning: Callable[[], object] = lambda: None
+
+    def _make_writer(self) -> Writer | None:
+        if self._memory is None or self._ledger_thread is None:
+            return None
+        return Writer(
+            self._memory,
+            self._ledger_thread,
+            patience_seconds=self._saving.timeout_seconds,
+            on_problem=self._on_problem,
+            on_relief=self._on_relief,
+        )
+
+    @property
+    def saving(self) -> Saving:
+        """The saving of the latest start, with the folder in memory if that is used."""
+        in_memory = replace(self._saving, path=self._saving.memory_path)
+        return in_memory if self._is_in_memory else self._saving
+
+    @property
+    def saves_alone(self) -> bool:
+        """True if no process in another container saves a part of the checkpoint."""
+        return self._is_alone or not self._saving.to_all
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {FOLDER: self._saving.memory_path} if self._is_in_memory else {}
+
+    @property
+    def resume(self) -> str:
+        """The latest complete checkpoint at the last start."""
+        return self._verdict.resume
+
+    # --- before a start ---------------------------------------------------------------------
+
+    def vet(self, run: Run, hear: Callable[[], None]) -> None:
+        """Inspect the checkpoints, and call back when the training may start."""
+        self._leads, self._world = run.rank_offset == 0, run.world_size
+        self._is_alone = run.processes == run.world_size
+        self._is_in_memory = False
+        self._end_work()
+        if self._ledger_thread is None:
+            hear()
+        else:
+            self._visit = Visit(self._ledger_thread, self._prepare, partial(self._hear, hear))
+            self._visit.begin(self._patience_seconds)
+
+    @property
+    def _patience_seconds(self) -> float:
+        patience = FileThread.patience_seconds
+        return patience if self._memory is None else max(patience, self._saving.timeout_seconds)
+
+    def _prepare(self, wanted: Callable[[], bool]) -> Prepared:
+        """Inspect the checkpoints on the ledger thread."""
+        if self._memory is None or not self._leads:
+            return Prepared(vet(self._saving, leads=self._leads, wanted=wanted))
+        return self._memory.prepare(is_alone=self._is_alone, wanted=wanted)
+
+    def _hear(self, go_on: Callable[[], None], prepared: Prepared | None) -> None:
+        if prepared is None:
+            self._verdict = Verdict(self._verdict.ledger)
+            self._on_problem(SILENT, f"{self._saving.path} does not answer, and was not looked at")
+        else:
+            self._take(prepared)
+        go_on()
+
+    def _take(self, prepared: Prepared) -> None:
+        verdict = self._verdict = prepared.verdict
+        self._is_in_memory = prepared.is_in_memory
+        self._on_relief(SILENT)
+        messages = {
+            UNREADABLE: verdict.unreadable,
+            NOT_TRUSTED: verdict.distrust,
+            NOT_IN_MEMORY: prepared.fault,
+        }
+        for name, message in messages.items():
+            if message:
+                self._on_problem(name, message)
+            else:
+                self._on_relief(name)
+
+    # --- while it runs ----------------------------------------------------------------------
+
+    def make_watch(self, members: Callable[[], Iterable[int]]) -> Watch:
+        self._stop_learning()
+        return Watch(
+            members=members,
+            file_thread=self._file_thread,
+            world=self._world,
+            known=self._verdict.ledger.shape,
+            confirmed=self._verdict.ledger.pending,
+            confirmed_ns=self._verdict.ledger.since_ns,
+            is_apart=not self._leads,
+            restless=self._verdict.ledger.restless,
+            distrust=self._verdict.distrust,
+            on_problem=self._on_problem,
+            on_relief=self._on_relief,
+            on_confirmed=self._note_confirmed,
+            secure=self._writer.secure if self._writer and self._is_in_memory else None,
+            hint=HINT if self._is_in_memory else "",
+        )
+
+    def begin_start(self, members: Callable[[], Iterable[int]]) -> None:
+        """Begin to write out, because processes may save themselves without a request."""
+        if self._writer is not None and self._is_in_memory:
+            self._writer.begin(members)
+
+    def write_the_rest(self) -> bool:
+        """Write out what the ended processes left in memory; return True while that continues."""
+        return self._writer is not None and self._writer.write_the_rest()
+
+    def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
+        self._note(note_confirmed(self._verdict.ledger, unit, files=files, world=self._world))
+
+    def learn(self) -> None:
+        """Learn which files never rest, if all files are one checkpoint and the training goes on."""
+        shape, thread = self._verdict.ledger.shape, self._file_thread
+        if self._verdict.ledger.pending == "" and shape is not None and thread is not None:
+            learning = learn(self.saving.path, shape, thread=thread, hear=self._note_restless)
+            self._stop_learning = asyncio.get_running_loop().create_task(learning).cancel
+
+    def _note_restless(self, names: frozenset[str]) -> None:
+        ledger = self._verdict.ledger
+        if not names <= ledger.restless:
+            self._note(replace(ledger, restless=ledger.restless | names))
+
+    def note_failure(self) -> None:
+        self._note(note_fruitless(self._verdict.ledger))
+
+    def _note(self, ledger: Ledger) -> None:
+        # A trial also confirms, and the next request comes without an inspection.
+        self._verdict = replace(self._verdict, ledger=ledger)
+        if self._leads and self._ledger_thread is not None:
+            self._ledger_thread.post(partial(write_ledger, self._saving, ledger))
+
+    def _end_work(self) -> None:
+        self._stop_learning()
+        if self._writer is not None:
+            self._writer.stop()
+        if self._visit is not None:
+            self._visit.cancel()
+
+    def close(self) -> None:
+        self._end_work()
+        if self._memory is not None:
+            self._memory.close()
+        for file_thread in (self._file_thread, self._ledger_thread):
+            if file_thread is not None:
+                file_thread.close()

@@ -1,0 +1,219 @@
+"""
+Which process is which part of the whole, in the words of each framework.
+
+Pure: a declaration in, environments out. It sets only the variables that a framework reads, and
+everything else in the environment stays as the user made it.
+
+===========  ==============================================================================
+pytorch      what ``torchrun`` would set; every process sees all GPUs of its container and
+             takes the one that LOCAL_RANK names. And what a torchrun reads that is itself
+             started for each node, as its options
+tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
+             nothing for a single one (MirroredStrategy); each process sees its own GPUs
+horovod      what ``horovodrun`` would set, for its Gloo controller; the processes meet at a server
+             that the user starts. A single process gets none of it
+jax          the address that ``jax.distributed.initialize()`` reads, and the two numbers that it
+             has to be given, also where there is one process; each process sees its own GPUs
+none         nothing but the GPUs, each process its own
+===========  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dljob_wire.messages import Run
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process to start."""
+
+    rank: int
+    local_rank: int
+    gpus: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Variables that extend the container's environment."""
+
+
+def lay_out(
+    run: Run, *, framework: str, names: Mapping[str, str] = MappingProxyType({})
+) -> list[Rank]:
+    """Return the ranks of this container; ``names`` maps GPUs to the training's names."""
+    describe = FRAMEWORKS[framework]
+    ranks = []
+    for local_rank in range(run.processes):
+        gpus = share_of(run, local_rank) if framework not in SEE_ALL_GPUS else run.gpus
+        visible = ",".join(names.get(gpu, gpu) for gpu in gpus)
+        environment = {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": visible,
+            "NVIDIA_VISIBLE_DEVICES": visible,
+            **describe_place(run, local_rank),
+            **describe(run, local_rank),
+            **describe_batch(run, local_rank),
+        }
+        ranks.append(Rank(run.rank_offset + local_rank, local_rank, gpus, environment))
+    return ranks
+
+
+def share_of(run: Run, local_rank: int) -> tuple[str, ...]:
+    """Return the GPUs of one process: consecutive, and equally many per process where possible."""
+    begin = len(run.gpus) * local_rank // run.processes
+    end = len(run.gpus) * (local_rank + 1) // run.processes
+    # With more processes than GPUs, some processes share a GPU.
+    return run.gpus[begin:end] or (run.gpus[min(begin, len(run.gpus) - 1)],)
+
+
+def describe_place(run: Run, local_rank: int) -> dict[str, str]:
+    """Return the variables that :mod:`dljob.training` reads if the framework has none."""
+    return {
+        "DLJOB_RANK": str(run.rank_offset + local_rank),
+        "DLJOB_WORLD_SIZE": str(run.world_size),
+        "DLJOB_LOCAL_WORLD_SIZE": str(run.processes),
+    }
+
+
+def describe_batch(run: Run, local_rank: int) -> dict[str, str]:
+    """
+    Return the declared batch size of the whole job and of this process.
+
+    The parts of the processes differ by one sample at most and add up to the whole.
+    """
+    if not run.batch_size:
+        return {}
+    rank = run.rank_offset + local_rank
+    before = run.batch_size * rank // run.world_size
+    after = run.batch_size * (rank + 1) // run.world_size
+    return {
+        "DLJOB_BATCH_SIZE": str(run.batch_size),
+        "DLJOB_PROCESS_BATCH_SIZE": str(after - before),
+        "DLJOB_LEARNING_RATE_FACTOR": repr(run.learning_rate_factor),
+    }
+
+
+def describe_pytorch(run: Run, local_rank: int) -> dict[str, str]:
+    return {
+        **describe_launch(run, local_rank),
+        **describe_torchrun(run),
+        "RANK": str(run.rank_offset + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(run.world_size),
+        "LOCAL_WORLD_SIZE": str(run.processes),
+        "NODE_RANK": str(run.node_rank),
+        "MASTER_ADDR": run.peers[0].host,
+        "MASTER_PORT": str(run.rendezvous_port),
+    }
+
+
+def describe_launch(run: Run, local_rank: int) -> dict[str, str]:
+    """Return further variables of torchrun, by which Lightning and others recognise it."""
+    rank = str(run.rank_offset + local_rank)
+    return {
+        "GROUP_RANK": str(run.node_rank),
+        "GROUP_WORLD_SIZE": str(len(run.peers)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": str(run.world_size),
+        "TORCHELASTIC_RUN_ID": "dljob",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def describe_torchrun(run: Run) -> dict[str, str]:
+    """Return the options of torchrun as variables, so its command line needs none."""
+    return {
+        "PET_NNODES": str(len(run.peers)),
+        "PET_NODE_RANK": str(run.node_rank),
+        "PET_NPROC_PER_NODE": str(len(run.gpus)),
+        "PET_MASTER_ADDR": run.peers[0].host,
+        "PET_MASTER_PORT": str(run.rendezvous_port),
+    }
+
+
+def describe_tensorflow(run: Run, local_rank: int) -> dict[str, str]:
+    if run.world_size == 1:
+        return {}
+    workers = [
+        join_address(peer.host, run.rendezvous_port + local)
+        for peer in run.peers
+        for local in range(peer.processes)
+    ]
+    task = {"type": "worker", "index": run.rank_offset + local_rank}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+
+
+# --- Horovod, which names what others number ---------------------------------------------
+
+
+def needs_meeting(run: Run) -> bool:
+    return run.world_size > 1
+
+
+def meeting_host(run: Run) -> str:
+    """Return the address at which the processes meet."""
+    return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
+
+
+def name_of(run: Run, node: int) -> str:
+    """Return a name for a container; containers on one machine may share an address."""
+    host = run.peers[node].host
+    is_shared = sum(peer.host == host for peer in run.peers) > 1
+    return f"{host}-{node}" if is_shared else host
+
+
+def cross_nodes(run: Run, local_rank: int) -> list[int]:
+    """Return the containers that have a process of this local rank."""
+    return [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
+
+
+def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
+    nodes = cross_nodes(run, local_rank)
+    environment = {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_HOSTNAME": name_of(run, run.node_rank),
+        "HOROVOD_RANK": str(run.rank_offset + local_rank),
+        "HOROVOD_SIZE": str(run.world_size),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(run.processes),
+        # The position and the number of processes with the same local rank.
+        "HOROVOD_CROSS_RANK": str(nodes.index(run.node_rank)),
+        "HOROVOD_CROSS_SIZE": str(len(nodes)),
+    }
+    if needs_meeting(run):
+        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = meeting_host(run)
+        environment["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(run.rendezvous_port)
+    return environment
+
+
+def describe_jax(run: Run, local_rank: int) -> dict[str, str]:
+    return {
+        "JAX_COORDINATOR_ADDRESS": join_address(run.peers[0].host, run.rendezvous_port),
+        "JAX_NUM_PROCESSES": str(run.world_size),
+        "JAX_PROCESS_ID": str(run.rank_offset + local_rank),
+    }
+
+
+def describe_none(run: Run, local_rank: int) -> dict[str, str]:  # noqa: ARG001 - as the others
+    return {}
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+FRAMEWORKS = {
+    "pytorch": describe_pytorch,
+    "tensorflow": describe_tensorflow,
+    "horovod": describe_horovod,
+    "jax": describe_jax,
+    "none": describe_none,
+}
+SEE_ALL_GPUS = frozenset({"pytorch", "horovod"})

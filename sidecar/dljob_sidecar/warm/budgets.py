@@ -1,0 +1,90 @@
+"""
+The number of spare interpreters that fit into memory.
+
+:mod:`dljob_sidecar.warm.warming` asks before it makes spares. All spares together may take the amount
+that the job allows (``spareMemoryBytes``), or else half of the free memory of the container or the
+machine: during a change, the training and the next start's spares share the memory.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Callable
+
+from dljob_sidecar.linux.family import read_file
+from dljob_sidecar.observing.shortages import find_files
+
+FIRST_GUESS_BYTES = 256 << 20
+"""The assumed size of a spare until one can be measured; PyTorch takes about as much."""
+
+
+class Budget:
+    """The memory limit of all spares of one job."""
+
+    def __init__(self, given_bytes: int = 0, read_free: Callable[[], int] | None = None) -> None:
+        """``given_bytes`` is the job's limit; 0 uses the free memory."""
+        self._given_bytes = given_bytes
+        self._read_free = read_free or read_free_bytes
+        self._one_bytes = 0
+        self.limit_bytes = given_bytes
+
+    def learn(self, one_bytes: int) -> None:
+        """Record the memory of a ready spare."""
+        self._one_bytes = max(self._one_bytes, one_bytes)
+
+    def allow(self, count: int, *, ready: int) -> tuple[int, str]:
+        """
+        Return how many of ``count`` spares memory allows, and the reason if they are fewer.
+
+        The memory of the ``ready`` spares is already in use.
+        """
+        if not self._given_bytes:
+            free = self._read_free()
+            if free < 0:
+                return count, ""
+            self.limit_bytes = (free + ready * self._one_bytes) // 2
+        one = self._one_bytes or FIRST_GUESS_BYTES
+        most = self.limit_bytes // one
+        if most >= count:
+            return count, ""
+        source = "spareMemoryBytes" if self._given_bytes else "half of what is free"
+        return most, (
+            f"{count} spare interpreters are needed and {most} fit into {self.limit_bytes >> 20} MiB"
+            f" ({source}), as one takes {one >> 20} MiB: the other processes start cold"
+        )
+
+
+def read_free_bytes(reserved_bytes: int = 0) -> int:
+    """Return the free memory of this container without the reserved part; -1 if unknown."""
+    found = [free for free in (read_free_of_group(), read_free_of_machine()) if free >= 0]
+    return max(0, min(found) - reserved_bytes) if found else -1
+
+
+def read_free_of_group() -> int:
+    """Return the remaining memory of the control group; -1 without a limit."""
+    pairs = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+    for limit, usage in pairs:
+        for place in find_files("memory", (limit,)):
+            folder = os.path.dirname(place)  # noqa: PTH120
+            try:
+                most = read_file(place).strip()
+                # The page cache counts as used, but leaves memory when a process needs it.
+                used = int(read_file(f"{folder}/{usage}")) - read_cached(f"{folder}/memory.stat")
+                return -1 if most == b"max" else max(0, int(most) - used)
+            except (OSError, ValueError):
+                continue
+    return -1
+
+
+def read_cached(path: str) -> int:
+    """Return the part of a group's memory that is inactive page cache."""
+    words = read_file(path).split()
+    return int(words[words.index(b"inactive_file") + 1]) if b"inactive_file" in words else 0
+
+
+def read_free_of_machine() -> int:
+    try:
+        words = read_file("/proc/meminfo").split()
+        return int(words[words.index(b"MemAvailable:") + 1]) << 10
+    except (OSError, ValueError, IndexError):
+        return -1
