@@ -40,9 +40,9 @@ $(VENV)/.locked: requirements.lock
 	@touch $@
 
 # Without isolation, because an isolated build would fetch the build backend past the lock.
-$(VENV)/.installed: pyproject.toml $(VENV)/.locked
-	@echo "4 of 4  installs dljob itself, from this folder" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+$(VENV)/.installed: pyproject.toml $(wildcard addons/*/pyproject.toml) $(VENV)/.locked
+	@echo "4 of 4  installs dljob and its add-ons, from this folder" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e addons/gangs -e addons/lab -e addons/web
 	@touch $@
 	@echo "done: source $(BIN)/activate, and then dljob --help" >&2
 

@@ -29,7 +29,7 @@ import urllib.error
 import urllib.request
 import uuid
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -54,8 +54,6 @@ PYTHON = (3, 11)
 HOME = "opt/dljob"
 PACKAGES = f"{HOME}/lib/python3.11/site-packages"
 USER = 65532
-LEFT_OUT = ("dljob_lab/policies/", "dljob_lab/")
-"""Only simulations load them."""
 
 DEBIAN = "http://deb.debian.org"
 SNAPSHOT = "http://snapshot.debian.org/archive"
@@ -290,10 +288,9 @@ def make_packages(wheels: Iterable[Path]) -> Tree:
     return {**tree, **compile_modules(tree)}
 
 
-def make_ours(wheel: Path) -> Tree:
-    """Return what our wheel adds to that environment."""
-    left_out = tuple(f"{PACKAGES}/{each}" for each in LEFT_OUT)
-    tree = {path: each for path, each in unpack_wheel(wheel) if not path.startswith(left_out)}
+def make_ours(wheels: Iterable[Path]) -> Tree:
+    """Return what our wheels add to that environment."""
+    tree = {path: entry for each in wheels for path, entry in unpack_wheel(each)}
     for name in ("LICENSE", "NOTICE"):
         tree[f"{HOME}/{name}"] = Entry((ROOT / name).read_bytes())
     return {**tree, **compile_modules(tree)}
@@ -349,7 +346,7 @@ def label(name: str, version: str, description: str, licences: str) -> Json:
     }
 
 
-def build_operator(target: Path, version: str, *, wheel: Path, registry: str) -> str:
+def build_operator(target: Path, version: str, *, ours: Sequence[Path], registry: str) -> str:
     """Write the operator's image; return its digest."""
     if sys.version_info[:2] != PYTHON:
         sys.exit(
@@ -368,17 +365,17 @@ def build_operator(target: Path, version: str, *, wheel: Path, registry: str) ->
         "Labels": labels,
     }
     layout, images, listed = Layout(), [], []
-    ours = Layer.of(make_ours(wheel))
+    added = Layer.of(make_ours(ours))
     for architecture, platform in PLATFORMS.items():
         packages = [each for each in locked_for(architecture) if each.name in PYTHON_PACKAGES]
         wheels = fetch_wheels(architecture)
-        layers = (Layer.of(make_base(packages)), Layer.of(make_packages(wheels)), ours)
+        layers = (Layer.of(make_base(packages)), Layer.of(make_packages(wheels)), added)
         images.append(layout.add_image(platform, layers, config))
         listed += [*map(describe_debian, packages), *map(describe_wheel, wheels)]
     digest = layout.write(
         target, layout.add_index(images, labels), tag=version, name=name_image(registry, name)
     )
-    write_list(target, name, version, digest, [*listed, describe_wheel(wheel)])
+    write_list(target, name, version, digest, [*listed, *map(describe_wheel, ours)])
     return digest
 
 

@@ -1,5 +1,5 @@
 """
-The beginning of ``dljob-sidecar.pyz``, which is this folder in one file with what it needs.
+The SideCar as Python runs this folder, or ``dljob-sidecar.pyz``, which is the folder in one file with what it needs.
 
 Which interpreter an image has becomes known only when it starts. This file is therefore written
 such that any Python 3 can read it, also one that is too old for the rest, and says so by name.
@@ -21,8 +21,8 @@ def main() -> int:
             )
         )
         return EXIT_UNAVAILABLE
-    # The image is not ours: nothing is written into it.
-    sys.dont_write_bytecode = True
+    # The image is not ours: the archive writes nothing into it.
+    sys.dont_write_bytecode = sys.dont_write_bytecode or sys.path[0].endswith(".pyz")
     from dljob_sidecar.__main__ import main as begin  # noqa: PLC0415 - too new for an old interpreter
 
     return begin()

@@ -5,8 +5,16 @@ The names of the interface come from :mod:`dljob.api`, which is loaded at their 
 never loads it. The SideCar offers only :mod:`dljob.training` to trainings.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
+
+_SIDECAR = os.path.join(os.path.dirname(__file__), "_sidecar")  # noqa: PTH118, PTH120 - pathlib loads slowly
+if os.path.isdir(_SIDECAR):  # noqa: PTH112
+    # The wheel holds the SideCar and the words on the wire here, so that it adds no other name to the
+    # packages of other projects. They come first, because a SideCar installed apart may be of another version.
+    sys.path.insert(0, _SIDECAR)
 
 
 def __getattr__(name: str) -> Any:

@@ -131,7 +131,7 @@ def test_the_images_of_both_platforms_are_the_same_when_they_are_built_again(ima
     for name in ("first", "second"):
         folder = tmp_path / name
         folder.mkdir()
-        images.build_operator(folder / "o.oci.tar", "1.2.3", wheel=wheel, registry="")
+        images.build_operator(folder / "o.oci.tar", "1.2.3", ours=[wheel], registry="")
         images.build_sidecar(folder / "s.oci.tar", "1.2.3", archive=sidecar, registry="")
         built.append(folder)
     for file in built[0].iterdir():

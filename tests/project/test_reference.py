@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
 
 WATCHED = (
-    "dljob.control",
-    "dljob.operator",
-    "dljob/local/pods",
-    "dljob/local/jobs",
-    "dljob/core/model/causes.py",
-    "dljob_gangs/members.py",
+    "operator/dljob/control",
+    "operator/dljob/operator",
+    "operator/dljob/local/pods",
+    "operator/dljob/local/jobs",
+    "operator/dljob/core/model/causes.py",
+    "addons/gangs/dljob_gangs/members.py",
 )
 """Where reasons are made, in addition to the causes of decisions."""
 NO_REASONS = {
@@ -127,8 +127,8 @@ def iter_leaves(tree: Any, path: str) -> Iterator[str]:
 
 def test_it_has_each_metric() -> None:
     rows = first_cells("metrics.md")
-    for folder in ("dljob.control", "dljob_gangs"):
-        for path in (ROOT / "operator" / folder).rglob("*.py"):
+    for folder in ("operator/dljob/control", "addons/gangs"):
+        for path in (ROOT / folder).rglob("*.py"):
             named = re.findall(r'"(dljob_[a-z_]+[a-z])"', path.read_text(encoding="utf-8"))
             assert set(named) <= set(rows), path
     assert len([name for name in rows if name.startswith("dljob_sidecar_gpu")]) == 3
@@ -139,9 +139,11 @@ def test_it_has_each_reason_of_the_code_and_no_other() -> None:
     table = yaml.safe_load((ROOT / "scripts/reasons.yaml").read_text(encoding="utf-8"))
     known = {name for reasons in table.values() for name in reasons}
     assert known <= said
-    in_code = {word for path in WATCHED for word in iter_words(ROOT / "operator" / path)}
+    in_code = {word for path in WATCHED for word in iter_words(ROOT / path)}
     assert in_code - said - NO_REASONS == set(), "name it in scripts/reasons.yaml"
-    everywhere = {word for folder in ("operator", "sidecar") for word in iter_words(ROOT / folder)}
+    everywhere = {
+        word for folder in ("operator", "sidecar", "addons") for word in iter_words(ROOT / folder)
+    }
     assert known - everywhere == set()
 
 

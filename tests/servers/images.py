@@ -77,7 +77,7 @@ OPERATOR_FILES = (
     "LICENSE",
     "NOTICE",
     "CHANGELOG.md",
-    *("operator", "sidecar", "profiles", "examples"),
+    *("operator", "sidecar", "addons", "profiles", "examples"),
 )
 SIDECAR_FILES = ("Dockerfile.sidecar", "LICENSE", "NOTICE", "sidecar/sidecar-start")
 EXAMPLES_FILES = (

@@ -15,19 +15,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 PACKAGE = "dljob"
-NOT_IN_IMAGE = ("dljob_lab.policies", "dljob_lab")
-"""Packages of ours that the operator's image leaves out."""
-NOT_HERE = (
-    "the operator's image leaves it out; run the verb where the wheel of a release is installed"
-)
+ADD_ONS = {"dljob_gangs": "dljob-gangs", "dljob_lab": "dljob-lab", "dljob_web": "dljob-web"}
+"""The distributions of packages of ours that are installed beside this one."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 
 class MissingExtra(Exception):
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(module, extra)
+    def __init__(self, module: str, source: str) -> None:
+        super().__init__(module, source)
         self.message = f"{module} is not installed"
-        self.remedy = f"pip install '{find_source()}[{extra}]'" if extra else NOT_HERE
+        self.remedy = f"pip install '{source}'"
 
     def __str__(self) -> str:
         return f"{self.message}; {self.remedy}"
@@ -43,12 +40,20 @@ def find_source() -> str:
         installed = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
         # A checkout that is on the path and was never installed.
-        return str(Path(__file__).parents[2])
+        return str(Path(__file__).parents[3])
     address = json.loads(installed.read_text("direct_url.json") or "{}").get("url", "")
     path = unquote(urlsplit(address).path)
     if address.startswith("file:") and Path(path).exists():
         return path
     return f"{PACKAGE}-{installed.version}-py3-none-any.whl"
+
+
+def find_add_on(module: str) -> str:
+    """Return the wheel or folder from which pip installs an add-on: beside the one of dljob."""
+    source = find_source()
+    if source.endswith(".whl"):
+        return source.replace(f"{PACKAGE}-", f"{module}-")
+    return f"{source}/addons/{module.partition('_')[2]}"
 
 
 def check_can_draw() -> None:
@@ -62,10 +67,10 @@ def check_can_draw() -> None:
 def find_missing(error: ModuleNotFoundError) -> MissingExtra | None:
     """Return the refusal of a failed import, where an extra brings the module that is missing."""
     module = (error.name or "").partition(".")[0]
-    if module in NOT_IN_IMAGE:
-        return MissingExtra(module, "")
+    if module in ADD_ONS:
+        return MissingExtra(ADD_ONS[module], find_add_on(module))
     extra = _extras().get(module)
-    return None if extra is None else MissingExtra(module, extra)
+    return None if extra is None else MissingExtra(module, f"{find_source()}[{extra}]")
 
 
 def _extras() -> dict[str, str]:

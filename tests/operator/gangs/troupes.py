@@ -61,7 +61,7 @@ def plugged(plane: ControlPlane, folder: Path, kubeconfig: Path | None = None) -
         extender = Server(
             [
                 "/usr/bin/env",
-                f"PYTHONPATH={ROOT / 'operator'}:{ROOT / 'sidecar'}",
+                f"PYTHONPATH={ROOT / 'operator'}:{ROOT / 'sidecar'}:{ROOT / 'addons/gangs'}",
                 sys.executable,
                 "-m",
                 "dljob_gangs",

@@ -27,4 +27,4 @@ def find_examples() -> Path:
     """Return where they are: inside the package when installed, else in the checkout."""
     here = Path(__file__).resolve()
     packaged = here.parents[1] / "_examples"
-    return packaged if packaged.is_dir() else here.parents[3] / "examples"
+    return packaged if packaged.is_dir() else here.parents[4] / "examples"

@@ -20,7 +20,7 @@ LEFT_OUT = "tornado/test/"
 def ensure(base: Path) -> Path:
     """Return the folder with the SideCar of this installation below ``base``."""
     files = dict(_iter_files())
-    script = (_find_start() / SCRIPT).read_bytes()
+    script = (find_sidecar() / SCRIPT).read_bytes()
     folder = base / _digest(files, script)
     if not folder.is_dir():
         _make(folder, files, script=script)
@@ -30,7 +30,7 @@ def ensure(base: Path) -> Path:
 def _iter_files() -> Iterator[tuple[str, bytes]]:
     # Python finds a package without an __init__.py in an archive only by the entry of its folder.
     yield "dljob_sidecar/importable/dljob/", b""
-    yield "__main__.py", (_find_start() / "__main__.py").read_bytes()
+    yield "__main__.py", (find_sidecar() / "__main__.py").read_bytes()
     for name in PACKAGES:
         origin = _find(name)
         if origin.name != "__init__.py":
@@ -49,10 +49,9 @@ def _find(name: str) -> Path:
     return Path(spec.origin)
 
 
-def _find_start() -> Path:
-    """Find the start of the archive: in this package if installed, else in the checkout."""
-    packaged = Path(__file__).parents[1] / "_sidecar"
-    return packaged if packaged.is_dir() else _find("dljob_sidecar").parents[1]
+def find_sidecar() -> Path:
+    """Return the folder of this installation that Python runs as the SideCar."""
+    return _find("dljob_sidecar").parents[1]
 
 
 def _digest(files: dict[str, bytes], script: bytes) -> str:

@@ -20,6 +20,7 @@ from dljob.control.situation.status import Booking
 from dljob.core.model import Job, JobId
 from dljob.local.containers import engines, running
 from dljob.local.containers.engines import Mount
+from dljob.local.containers.sidecar_files import find_sidecar
 from dljob.local.environments import Origin, own_origin
 from dljob.local.folders import Folders
 from dljob.local.pods.trainers import Trainer
@@ -62,7 +63,7 @@ class LaunchCommands:
             *trainer.command,
         ]
         # Pass -I, so that the SideCar loads nothing from the training's folder or environment.
-        sidecar = [sys.executable, "-I", "-m", "dljob_sidecar", "run", *options]
+        sidecar = [sys.executable, "-I", str(find_sidecar()), "run", *options]
         if job.container is None:
             return Launch(sidecar, dict(trainer.environment))
         if is_only_swept(entry):

@@ -43,7 +43,7 @@ def find_folder() -> Path:
     """Return where the shipped profiles are: inside the package when installed, else in the checkout."""
     here = Path(__file__).resolve()
     packaged = here.parents[1] / "_profiles"
-    return packaged if packaged.is_dir() else here.parents[3] / "profiles"
+    return packaged if packaged.is_dir() else here.parents[4] / "profiles"
 
 
 def load_shipped(folder: Path | None = None) -> Mapping[JobType, Profile]:
