@@ -205,7 +205,7 @@ def test_who_interrupts_it_finds_nothing_left(tmp_path, monkeypatch, signum):
         assert demo.stderr is not None
         for line in demo.stderr:
             if "runs on 4 GPUs" in line:
-                assert any("dljob_sidecar" in each for each in living(tmp_path / "tmp"))
+                assert any("sidecar" in each for each in living(tmp_path / "tmp"))
                 demo.send_signal(signum)
                 break
         rest = demo.stderr.read()

@@ -59,7 +59,7 @@ class Contest:
         if kill == "the training":
             self.kill(str(self.root / giver), "consumer.py")
         elif kill == "its SideCar":
-            self.kill(f"/{giver}", "dljob_sidecar")
+            self.kill(f"/{giver}", "sidecar")
         assert self.up("suspend", giver).status == 0
         if kill == "dljob up":
             self.up.process.kill()

@@ -129,7 +129,7 @@ def _steps(there, user):
 def _sidecars(user):
     return [
         pid
-        for pid in find_processes(Path("dljob_sidecar"))
+        for pid in find_processes(Path("sidecar\0run"))
         if owner_of(Path(f"/proc/{pid}")) == user.uid
     ]
 

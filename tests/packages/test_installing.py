@@ -5,6 +5,7 @@ import shutil
 import signal
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def test_the_sdist_makes_the_same_wheel(distributions, tmp_path):
 def test_a_bare_environment_has_everything_but_the_extras(bare, distributions, state):
     # One test, because each of the processes that share the tests would install the wheel again.
     check_that_no_heavy_package_came(bare)
-    for program in ("dljob", "kubectl-dljob", "dljob-sidecar"):
+    check_that_one_name_came(bare)
+    for program in ("dljob", "kubectl-dljob"):
         check_that_it_helps(bare, program)
     check_that_a_trace_is_played(bare)
     for words, extra in LACKING.items():
@@ -93,6 +95,13 @@ def check_that_no_heavy_package_came(bare: Bare) -> None:
     names = {each["name"].lower() for each in listed}
     assert "dljob" in names
     assert names & HEAVY == set()
+
+
+def check_that_one_name_came(bare: Bare) -> None:
+    """The wheel itself adds ``dljob`` and its metadata beside the packages of other projects."""
+    names = "{each.parts[0] for each in metadata.files('dljob')} - {'..'}"
+    told = bare.run("python", "-c", f"from importlib import metadata; print(*sorted({names}))")
+    assert told.stdout.split() == ["dljob", f"dljob-{metadata.version('dljob')}.dist-info"]
 
 
 def check_that_it_helps(bare: Bare, program: str) -> None:

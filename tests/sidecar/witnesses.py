@@ -44,7 +44,7 @@ def find_relatives(token: str) -> list[int]:
 
 def _is_training(pid: int, token: bytes) -> bool:
     command = read_proc(pid, "cmdline")
-    if b"dljob_sidecar\0run" in command:
+    if b"sidecar\0run" in command:
         return False
     if token in command:
         return True
