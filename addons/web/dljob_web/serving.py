@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from dljob.core import policies
 from dljob.core.recording.record import Record, encode
 from dljob.core.recording.sums import cut
+from dljob.known_policies import list_live
 from dljob_web.answering import (
     Packed,
     SourceError,
@@ -122,7 +122,7 @@ class Server:
         self._happened: Renewed[Happened] = Renewed(self._read, every_s=every_s)
         self._listed: Renewed[Listed] = Renewed(lambda _: self._list_jobs(), every_s=present_s)
         self._nodes = Renewed(lambda _: pack_items(source.list_nodes()), every_s=present_s)
-        self._policies = pack_items(policies.NAMES)
+        self._policies = pack_items(list_live())
         self._games = games or Games()
         self._cutting = asyncio.Lock()
         self._explaining = asyncio.Semaphore(MOST_EXPLAINED)

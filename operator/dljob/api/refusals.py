@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from dljob.client import extras
+from dljob import installed
 from dljob.client.backend import Away, BackendError, Complaint, NotThere
 from dljob.client.backend import Conflict as Overtaken
 from dljob.core import checking, problems
@@ -92,10 +92,10 @@ def refusing() -> Iterator[None]:
     """Translate errors of the packages below into :class:`Refused`."""
     try:
         yield
-    except extras.MissingExtra as error:
+    except installed.MissingExtra as error:
         raise MissingExtra(Problem(error.message, error.remedy)) from error
     except ModuleNotFoundError as error:
-        missing = extras.find_missing(error)
+        missing = installed.find_missing(error)
         if missing is None:
             raise
         raise MissingExtra(Problem(missing.message, missing.remedy)) from error

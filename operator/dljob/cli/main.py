@@ -84,11 +84,11 @@ def _reason_of(error: Exception) -> Exception | None:
     """Return an error that the user can mend; ``None`` for a mistake of ours."""
     # Imported here, because most verbs end before the brain would be loaded.
     if isinstance(error, ModuleNotFoundError):
-        from dljob.client.extras import find_missing  # noqa: PLC0415
+        from dljob.installed import find_missing  # noqa: PLC0415
 
         return find_missing(error)
-    from dljob.client.extras import MissingExtra  # noqa: PLC0415
     from dljob.core.checking import BrokenLaw  # noqa: PLC0415
+    from dljob.installed import MissingExtra  # noqa: PLC0415
 
     return error if isinstance(error, BrokenLaw | MissingExtra) else None
 

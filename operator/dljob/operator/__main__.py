@@ -18,7 +18,7 @@ import yaml
 from dljob.control.scheduling import Options
 from dljob.control.settings import SettingsError
 from dljob.control.situation.ports import Fenced
-from dljob.core import policies
+from dljob.known_policies import read_live_policy
 from dljob.kube import access
 from dljob.kube.leases import LeaseSettings
 from dljob.kube.programs.program import log_to_stderr, new_identity, run_until_told
@@ -110,7 +110,7 @@ def own_namespace() -> str:
 
 def make_work(settings: OperatorSettings) -> Work:
     try:
-        policy = policies.read(settings.policy)
+        policy = read_live_policy(settings.policy)
     except ValueError as error:
         raise click.ClickException(f"policy: {error}") from error
     return Work(

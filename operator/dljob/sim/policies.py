@@ -1,5 +1,5 @@
 """
-All policies that a simulation can play: those of controllers, the baselines, and classes from users' files.
+All policies that a simulation can play: those that a user can name, and classes from users' files.
 
 ``dljob simulate`` and ``compare`` call :func:`read` for every ``--policy``: a name, or
 ``FILE.py:Class[:OPTION=VALUE]…``. Such a class follows the same protocol (:mod:`dljob.core.contract`) and is held to
@@ -25,15 +25,10 @@ from dljob.core import policies
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Policy, Share, View
 from dljob.core.options import rules_of
+from dljob.known_policies import KNOWN_POLICIES, read_policy
 from dljob.sim.errors import BadInput
 
-try:
-    from dljob_lab.policies import BASELINES
-except ModuleNotFoundError:
-    # The operator's image does not hold them.
-    BASELINES = {}
-
-POLICIES: policies.Known = {**policies.POLICIES, **BASELINES}
+POLICIES = KNOWN_POLICIES
 
 NAMES: tuple[str, ...] = tuple(POLICIES)
 
@@ -66,7 +61,7 @@ def read(text: str) -> Policy:
     """
     named = parse(text)
     if named is None:
-        return policies.read(text, known=POLICIES)
+        return read_policy(text)
     kind = _find_class(named)
     _check_class(named.path, kind)
     label = f"{named.path}:{kind.__name__}"

@@ -1,5 +1,5 @@
 """
-The policies that controllers offer, by the names that users type.
+The policies of the product, by the names that users type.
 
 A policy of your own is one file with a class like the others, in the folder that says where it comes from, and one
 line in the list below:
@@ -9,7 +9,7 @@ line in the list below:
 - :mod:`.baselines` has simple rules;
 - :mod:`.common` is what several of them share, and no policy.
 
-:mod:`dljob.sim.policies` adds the policies that only simulations play.
+:mod:`dljob.known_policies` adds those of the installed add-ons.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,9 +48,7 @@ def make(name: str, options: Mapping[str, str] | None = None, *, known: Known = 
     """
     policy = known.get(name)
     if policy is None:
-        # Users type the names of baselines, which simulations alone know, in settings too.
-        problem = "controllers offer no policy named" if known is POLICIES else "no policy is named"
-        raise ValueError(f"{problem} {name!r}; {_suggest(name, tuple(known))}")
+        raise ValueError(f"no policy is named {name!r}; {_suggest(name, tuple(known))}")
     return build(policy, name, options=options or {})
 
 

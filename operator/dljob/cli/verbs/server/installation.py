@@ -18,7 +18,7 @@ import click
 
 import dljob.cli
 import dljob.local
-from dljob.client.extras import find_source
+from dljob.installed import find_source
 from dljob.local.environments import name_user
 from dljob.local.folders import find_closed
 

@@ -30,10 +30,10 @@ from dljob.control import settings as setting
 from dljob.control.scheduling import Options
 from dljob.control.settings import Loaded
 from dljob.control.situation.ports import Behind, Fenced
-from dljob.core import policies
 from dljob.core.contract import Policy
 from dljob.core.model import Mechanism
 from dljob.core.placement.limits import NamespaceLimits
+from dljob.known_policies import read_live_policy
 from dljob.local.events import Events
 from dljob.local.folders import SYSTEM_ROOT, StateError, default_root
 from dljob.local.gpus.devices import Supply
@@ -58,7 +58,7 @@ KEPT_LOGS = 3
 def _read_policy(text: str) -> str:
     """Check that the policy exists and is shipped; settings hold its text."""
     try:
-        policies.read(text)
+        read_live_policy(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return text
@@ -289,7 +289,7 @@ def _shared(
 
 def _make_policy(text: str) -> Policy:
     try:
-        return policies.read(text)
+        return read_live_policy(text)
     except ValueError as error:
         raise click.ClickException(f"policy: {error}") from error
 

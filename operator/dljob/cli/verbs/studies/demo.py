@@ -19,8 +19,8 @@ from dljob.cli.inputs.ending import run_to_the_end
 from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
 from dljob.cli.output.streams import raw
-from dljob.client.extras import check_can_draw
 from dljob.core.model import Mechanism
+from dljob.installed import check_can_draw
 from dljob.local.measuring import StuckError
 from dljob.sim.results import writing
 from dljob_lab.demonstrating import (

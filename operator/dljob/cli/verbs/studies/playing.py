@@ -14,8 +14,8 @@ from dljob.cli.output import printing
 from dljob.cli.output.bars import progress_bar
 from dljob.cli.output.messages import say
 from dljob.cli.output.streams import divert_libraries
-from dljob.client.extras import check_can_draw
 from dljob.core.model import JobId
+from dljob.installed import check_can_draw
 from dljob.sim.engine.settings import Setting
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import TracedJob, Workload

@@ -9,7 +9,6 @@ import click
 
 from dljob.cli.output import printing
 from dljob.cli.output.forms import to_json
-from dljob.core import policies as controllers
 from dljob.core.assuming import Assuming, Knowledge
 from dljob.core.options import rules_of
 from dljob.sim import policies
@@ -51,8 +50,9 @@ def command(output: str) -> None:
         titles = ("policy", "what it does", "from", "needs to know", "options")
         rows = [_list_cells(entry) for entry in entries]
         click.echo(printing.tabulate(titles, rows, words=5, shares=(None, 4, 2, 2, 2)), nl=False)
-        offered = ", ".join(controllers.NAMES)
-        click.echo(f"Controllers offer {offered}; the others are for simulations.")
+        refused = ", ".join(entry.name for entry in entries if entry.breaks)
+        note = f" but {refused}, which breaks laws" if refused else ""
+        click.echo(f"Controllers offer all of them{note}.")
         if output == printing.WIDE:
             click.echo(_tabulate_fallbacks(entries), nl=False)
 

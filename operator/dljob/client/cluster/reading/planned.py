@@ -22,13 +22,13 @@ from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import ConditionType
-from dljob.core import policies
 from dljob.core.contract import Policy
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.model import GpuRef, Job, JobId, Node, Phase, Snapshot
 from dljob.core.predicting.fitting import Forecast
 from dljob.core.profiles import JobType, Profile, Speed
+from dljob.known_policies import read_live_policy
 from dljob.operator.jobs.entries import Jobs, Specs
 from dljob.operator.nodes.nodes import read_node
 from dljob_wire.messages import Shape
@@ -234,7 +234,7 @@ def _read_settings(documents: Sequence[Json]) -> Settings:
 
 def _read_policy(name: str) -> Policy:
     try:
-        return policies.read(name)
+        return read_live_policy(name)
     except ValueError as error:
         raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
 

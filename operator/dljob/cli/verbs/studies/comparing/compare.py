@@ -32,7 +32,7 @@ from dljob.cli.verbs.studies.scenarios import (
     takes,
 )
 from dljob.cli.verbs.studies.working import Work
-from dljob.client.extras import check_can_draw
+from dljob.installed import check_can_draw
 from dljob.sim import policies
 from dljob.sim.comparing.journal import Journal
 from dljob.sim.comparing.planning import make_rows, plan
