@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 from _progress import say
 
-from dljob.cli.verbs.studies.working import Work
-from dljob.sim.comparing.journal import Journal
-from dljob.sim.comparing.suite import load_suite, plan_suite
-from dljob.sim.comparing.tasks import Task, Values
+from dljob_lab.comparing.journal import Journal
+from dljob_lab.comparing.suite import load_suite, plan_suite
+from dljob_lab.comparing.tasks import Task, Values
+from dljob_lab.verbs.working import Work
 
 
 def plan_tasks(

@@ -19,9 +19,9 @@ from _measuring import print_result
 from _progress import run
 from _suites import plan_tasks, play
 
-from dljob.sim.comparing.suite import PARTS
-from dljob.sim.comparing.tasks import Task, Values
 from dljob.sim.scenarios import Scenario
+from dljob_lab.comparing.suite import PARTS
+from dljob_lab.comparing.tasks import Task, Values
 
 POLICY = "foresight"
 CAREFUL = "afs-l"

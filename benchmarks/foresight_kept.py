@@ -16,8 +16,8 @@ from _measuring import print_result
 from _progress import run
 from _suites import plan_tasks, play
 
-from dljob.sim.comparing.tasks import Task, Values
 from dljob.sim.scenarios import Scenario
+from dljob_lab.comparing.tasks import Task, Values
 
 REFERENCE = "afs-l"
 COST_S = 30.0

@@ -15,7 +15,7 @@ from _measuring import print_result
 from _progress import run
 from _suites import plan_tasks, play
 
-from dljob.sim.comparing.tasks import Task, Values
+from dljob_lab.comparing.tasks import Task, Values
 
 REFERENCE = "afs-l"
 WINDOW, FULL_WINDOW = 60, 300

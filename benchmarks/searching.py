@@ -19,11 +19,11 @@ from _measuring import describe_machine, print_result
 from _progress import count, run
 from _suites import plan_tasks
 
-from dljob.sim.comparing.journal import Journal
-from dljob.sim.comparing.planning import make_rows
-from dljob.sim.comparing.suite import PARTS
-from dljob.sim.comparing.summing import Spread, sum_up
-from dljob.sim.comparing.tasks import Task, Values
+from dljob_lab.comparing.journal import Journal
+from dljob_lab.comparing.planning import make_rows
+from dljob_lab.comparing.suite import PARTS
+from dljob_lab.comparing.summing import Spread, sum_up
+from dljob_lab.comparing.tasks import Task, Values
 
 POLICIES = ("sia", "ones", "foresight", "max-min")
 REFERENCE = "max-min"

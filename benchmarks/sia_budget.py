@@ -25,12 +25,12 @@ from _progress import count, run
 from dljob.core import cycle, policies
 from dljob.core.contract import Policy
 from dljob.core.model import Cluster, JobId, JobState, Snapshot
-from dljob.sim.bounding.bounds import bound_mean_jct
 from dljob.sim.clusters import Machines, build_packed
 from dljob.sim.engine.settings import Setting
 from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.scenarios import Scenario, build_setting, read_workload
+from dljob_lab.bounding.bounds import bound_mean_jct
 
 CLUSTER = (Machines(6, 4, "V100"), Machines(6, 4, "P100"), Machines(4, 4, "K80"))
 RESTART_S = 30.0

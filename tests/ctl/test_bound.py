@@ -1,9 +1,8 @@
-"""``dljob bound`` and ``dljob simulate --bound`` as their users and their programs know them."""
+"""``dljob bound`` as its users and their programs know it."""
 
 import pytest
 
 from tests.ctl.running import FIVE, HEADER
-from tests.ctl.test_simulate import FIELDS
 
 WORLD = ("--gpus", 8, "--restart-cost", 0)
 ADDED = {"bound_avg_jct_s", "avg_jct_over_bound"}
@@ -32,18 +31,6 @@ def test_the_start_of_jobs_is_part_of_the_bound(dljob, trace):
     dear = dljob("bound", trace, "--gpus", 8, "--restart-cost", 600, "-o", "json").data
     # Somewhat above is proven, because a start holds GPUs; the search is a little less exact there.
     assert dear["bound_avg_jct_s"] >= free["bound_avg_jct_s"] + 590
-
-
-def test_simulate_holds_figures_against_the_bound_only_where_it_is_asked_for(dljob, trace):
-    plain = dljob("simulate", trace, *WORLD, "-o", "json").data
-    beside = dljob("simulate", trace, *WORLD, "--bound", "-o", "json").data
-    assert not ADDED & set(plain[0])
-    assert set(beside[0]) >= FIELDS | ADDED
-    assert beside[0]["avg_jct_s"] == plain[0]["avg_jct_s"]
-    ratio = beside[0]["avg_jct_s"] / beside[0]["bound_avg_jct_s"]
-    assert beside[0]["avg_jct_over_bound"] == pytest.approx(ratio)
-    assert ratio >= 1.0
-    assert "JCT/bound" in dljob("simulate", trace, *WORLD, "--bound").stdout
 
 
 def test_a_trace_of_which_nothing_fits_is_refused(dljob, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from dljob.sim import policies
-from dljob.sim.comparing import running
+from dljob_lab.comparing import running
 
 TWO = ("--policy", "max-min", "--policy", "srtf")
 SMALL = ("compare", "five.csv", *TWO, "--gpus", 8, "--jobs", 1)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dljob.cli.verbs.studies import demo
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob_lab.demonstrating import performing, viewing
 from dljob_lab.demonstrating.examples import load_example
@@ -28,6 +27,7 @@ from dljob_lab.demonstrating.performing import (
     gain_of,
 )
 from dljob_lab.reproducing.sidecar.case import APPROACHES
+from dljob_lab.verbs import demo
 from dljob_wire.messages import Shape
 from tests.ctl.running import Result, run_apart
 from tests.ctl.terminals import Terminal

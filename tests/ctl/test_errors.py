@@ -14,6 +14,7 @@ from typing import ClassVar, cast
 import pytest
 from click import ClickException
 
+from dljob.core import policies as own
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.options import rules_of
@@ -240,7 +241,7 @@ class Greedy:
 
 
 def test_a_policy_that_breaks_a_law_is_told_in_one_line(dljob, folder, monkeypatch):
-    monkeypatch.setitem(cast(dict[str, object], policies.POLICIES), "greedy", Greedy)
+    monkeypatch.setitem(cast(dict[str, object], own.POLICIES), "greedy", Greedy)
     result = dljob("simulate", "five.csv", "--rigid", "--gpus", 8, "--policy", "greedy")
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == (

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dljob.cli.verbs.studies.comparing import compare
-from dljob.cli.verbs.studies.comparing.leaderboard import BEGIN, END, write_page
 from dljob.sim import policies
-from dljob.sim.comparing.planning import make_rows
-from dljob.sim.comparing.suite import load_suite, plan_suite
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs.shipped import find_folder
+from dljob_lab.comparing.planning import make_rows
+from dljob_lab.comparing.suite import load_suite, plan_suite
+from dljob_lab.verbs import compare
+from dljob_lab.verbs.leaderboard import BEGIN, END, write_page
 from tests.ctl.running import FIVE
 
 SUITE = load_suite()

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dljob.cli.output import page_source
-from dljob.cli.output.page_source import read_tail
 from dljob.cli.verbs.watching.logs import find_node
 from dljob.client.backend import Away, NotThere
 from dljob.client.jobviews import JobView
@@ -18,6 +16,7 @@ from dljob.core.model import CauseCode, JobId, Phase
 from dljob.local.folders import Folders
 from dljob.local.pods.logtimes import Begin, LogTimes
 from dljob.local.pods.rotating import LogLimits, rotate
+from dljob_web.sources import MOST_BYTES, MOST_LINES, read_tail
 from tests.ctl.running import Live, Result
 
 
@@ -327,11 +326,11 @@ def test_the_page_gets_few_last_lines_and_no_control_characters(played, logs):
     told = read_tail(backend, "a", node="")
     assert (told["node"], told["nodes"]) == ("n1", ["n1"])
     assert told["lines"][-2:] == ["step 999", "\\u001b[2J</pre>"]
-    assert len(told["lines"]) == page_source.MOST_LINES
+    assert len(told["lines"]) == MOST_LINES
     # A line that never ends costs as little as others.
     logs.write("n2", "x" * 3_000_000)
     [line] = read_tail(backend, "a", node="n2")["lines"]
-    assert line == "x" * page_source.MOST_BYTES
+    assert line == "x" * MOST_BYTES
     with pytest.raises(NotThere, match="no log of n3; nodes with one: n1, n2"):
         read_tail(backend, "a", node="n3")
 

@@ -22,6 +22,7 @@ from dljob.api.lines import _Question
 from dljob.client.backend import LogLine
 from dljob.local.folders import Folders
 from dljob.sim.clusters import Machines
+from dljob_lab import studies
 from tests.ctl.pages import ROOT
 from tests.ctl.running import Command
 from tests.ctl.terminals import AGAIN_S
@@ -230,15 +231,15 @@ def test_the_figures_are_those_of_the_command(folder, capsys):
     options = ("--gpus", 8, "--policy", "fifo", "--policy", "foresight", "-o", "json")
     rows = Command(capsys)("simulate", "five.csv", *options).data
     assert [each.score.avg_jct_s for each in outcomes] == [row["avg_jct_s"] for row in rows]
-    below = dljob.bound("five.csv", cluster="1x8").avg_jct_s
+    below = studies.bound("five.csv", cluster="1x8").avg_jct_s
     assert below <= min(each.score.avg_jct_s for each in outcomes)
-    compared = dljob.compare("five.csv", ["fifo", "foresight"], cluster=8)
+    compared = studies.compare("five.csv", ["fifo", "foresight"], cluster=8)
     first, second = (
         spread.mean for line in compared.lines if (spread := line.ratios["avg_jct_s"]) is not None
     )
     assert first == 1.0
     assert second == pytest.approx(outcomes[1].score.avg_jct_s / outcomes[0].score.avg_jct_s)
-    seeds = dljob.compare("five.csv", ["fifo"], cluster=8, seeds=2).rows
+    seeds = studies.compare("five.csv", ["fifo"], cluster=8, seeds=2).rows
     assert [row["seed"] for row in seeds] == [0, 1]
 
 
@@ -264,7 +265,7 @@ def test_what_means_nothing_is_refused(folder):
         with pytest.raises(dljob.WrongUse, match=words):
             dljob.simulate("five.csv", **given)
     with pytest.raises(dljob.WrongUse, match="policies"):
-        dljob.compare("five.csv", [Nothing()])  # type: ignore[list-item]
+        studies.compare("five.csv", [Nothing()])  # type: ignore[list-item]
 
 
 # --- pictures -----------------------------------------------------------------------------

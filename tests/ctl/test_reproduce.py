@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from dljob.cli.verbs.studies.reproduce import show_rows
 from dljob.sim.inputs.shipped import find_folder
 from dljob_lab import reproducing
 from dljob_lab.reproducing import peers
 from dljob_lab.reproducing.findings import Reproduction, Row
+from dljob_lab.verbs.reproduce import show_rows
 from tests.ctl.running import TRACES
 
 ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1))

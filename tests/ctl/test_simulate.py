@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from dljob.cli.output.bars import Bar
-from dljob.cli.verbs.studies import bound
 from dljob.core.documents import profilefile
 from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim import policies
@@ -427,17 +426,6 @@ def test_what_was_played_before_ctrl_c_is_printed_and_said_to_be_a_part(dljob, f
     )
     with (folder / "jobs.csv").open(encoding="utf-8") as file:
         assert {row["policy"] for row in csv.DictReader(file)} == {"fifo", "srtf"}
-
-
-def test_ctrl_c_during_the_bound_leaves_the_figures(dljob, folder, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bound, "bound_mean_jct", interrupted)
-    result = dljob("simulate", "five.csv", "--bound", "-o", "json", *chosen("srsf"))
-    assert result.status == 130
-    assert [score["policy"] for score in result.data] == ["srsf"]
-    assert result.stderr == "interrupted: the bound is missing\n"
 
 
 # --- a policy of one's own ----------------------------------------------------------------

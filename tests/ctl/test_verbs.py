@@ -9,10 +9,10 @@ import click
 import pytest
 
 from dljob.cli.main import cli
-from dljob.cli.verb_list import VERBS
+from dljob.cli.verb_list import list_sections
 from tests.ctl.running import LONGEST_S
 
-NAMES = [name for verbs in VERBS.values() for name in verbs]
+NAMES = [name for verbs in list_sections().values() for name in verbs]
 
 
 def walk(command, path=()):
@@ -25,10 +25,10 @@ def walk(command, path=()):
 
 def test_the_help_lists_every_verb_under_its_name(dljob):
     text = dljob("--help").stdout
-    for verbs in VERBS.values():
-        for name, verb in verbs.items():
-            assert any(line.split(maxsplit=1) == [name, verb.help] for line in text.splitlines())
-            assert verb.help.endswith(".")
+    for verbs in list_sections().values():
+        for name, about in verbs.items():
+            assert any(line.split(maxsplit=1) == [name, about] for line in text.splitlines())
+            assert about.endswith(".")
 
 
 def test_every_verb_tells_what_it_does_and_what_each_option_is_for(dljob):

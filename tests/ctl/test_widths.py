@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from dljob.cli.output import printing, texts
-from dljob.cli.verbs.studies.comparing import comparisons
 from dljob.core.model import CauseCode
+from dljob_lab.verbs import comparisons
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 
-from dljob.cli.output.page_source import MOST_LINES
 from dljob.client.cluster.connecting import Connection
 from dljob.kube.access import Access
 from dljob_web.answering import SourceError
 from dljob_web.portal.rights import Rights
 from dljob_web.portal.source import Narrowed, Whole
+from dljob_web.sources import MOST_LINES
 from tests.ctl.cluster.test_planned import running
 
 ADA = "token-of-ada"

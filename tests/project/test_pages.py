@@ -31,7 +31,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FOLDERS = ("operator", "sidecar")
 TOP = {
-    *("benchmarks", "crds", "docs", "examples", "manifests", "operator", "profiles", "scripts"),
+    *(
+        "addons",
+        "benchmarks",
+        "crds",
+        "docs",
+        "examples",
+        "manifests",
+        "operator",
+        "profiles",
+        "scripts",
+    ),
     *("sidecar", "tests"),
 }
 """The folders of which pages name files."""

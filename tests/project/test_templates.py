@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dljob.cli.verb_list import VERBS
+from dljob.cli.verb_list import list_sections
 
 FOLDER = Path(__file__).resolve().parents[2] / ".github" / "ISSUE_TEMPLATE"
 FORMS = sorted(file for file in FOLDER.glob("*.yml") if file.stem != "config")
@@ -20,5 +20,5 @@ def test_there_is_a_form_for_each_kind_of_issue():
 def test_a_form_has_what_github_asks_for_and_names_only_commands_that_exist(form):
     document = yaml.safe_load(form.read_text(encoding="utf-8"))
     assert {"name", "description", "body"} <= document.keys()
-    known = {verb for verbs in VERBS.values() for verb in verbs} | {"--version"}
+    known = {verb for verbs in list_sections().values() for verb in verbs} | {"--version"}
     assert set(re.findall(r"\bdljob (--version|[a-z]+)", str(document["body"]))) <= known

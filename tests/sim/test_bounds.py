@@ -9,13 +9,13 @@ from dljob.core.model import BatchRange, Cluster, GpuDemand, Job, JobId, Mechani
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim import policies
-from dljob.sim.bounding.batches import SLACK
-from dljob.sim.bounding.bounds import CLOCK_S, Bound, bound_mean_jct
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.noise import Noise
 from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_lab.bounding.batches import SLACK
+from dljob_lab.bounding.bounds import CLOCK_S, Bound, bound_mean_jct
 from dljob_wire.messages import Shape
 from tests.sim.optima import Small, hesrpt_total, least_total
 from tests.sim.worlds import make_traced, make_workload

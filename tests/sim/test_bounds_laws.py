@@ -30,14 +30,14 @@ from dljob.core.model import (
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim import policies
-from dljob.sim.bounding.bounds import CLOCK_S, bound_mean_jct
-from dljob.sim.bounding.demands import read_demands
-from dljob.sim.bounding.dual import Dual, Market
 from dljob.sim.engine.settings import Outage, Setting
 from dljob.sim.engine.world import World
 from dljob.sim.jobs.noise import Noise
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob.sim.results.records import Record
+from dljob_lab.bounding.bounds import CLOCK_S, bound_mean_jct
+from dljob_lab.bounding.demands import read_demands
+from dljob_lab.bounding.dual import Dual, Market
 from dljob_wire.messages import Shape
 from tests.core.examples import few_examples
 from tests.sim.worlds import COSTS, make_short

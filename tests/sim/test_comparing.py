@@ -11,15 +11,15 @@ import pytest
 
 from dljob.core.model import Mechanism
 from dljob.sim.clusters import Machines
-from dljob.sim.comparing import tasks as tasks_module
-from dljob.sim.comparing.journal import Journal
-from dljob.sim.comparing.planning import plan
-from dljob.sim.comparing.running import Failure, perform, run_tasks
-from dljob.sim.comparing.summing import KNOWING_ALL, Line, Spread, spread, sum_up
-from dljob.sim.comparing.tasks import Task, Values, digest_program, without_measured
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.scenarios import Scenario, read_workload
+from dljob_lab.comparing import tasks as tasks_module
+from dljob_lab.comparing.journal import Journal
+from dljob_lab.comparing.planning import plan
+from dljob_lab.comparing.running import Failure, perform, run_tasks
+from dljob_lab.comparing.summing import KNOWING_ALL, Line, Spread, spread, sum_up
+from dljob_lab.comparing.tasks import Task, Values, digest_program, without_measured
 
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 JOBS = "0,0,3600,4\n1,60,1800,8\n2,120,600,2\n3,180,7200,4\n4,240,900,1\n"

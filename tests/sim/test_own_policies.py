@@ -7,8 +7,8 @@ import pytest
 
 from dljob.core.model import JobId
 from dljob.sim import policies
-from dljob.sim.comparing import tasks
 from dljob.sim.errors import BadInput
+from dljob_lab.comparing import tasks
 from tests.builders import make_cluster, make_snapshot, make_state, make_view
 
 OWN = '''\

@@ -13,10 +13,11 @@ from matplotlib.lines import Line2D
 from dljob.core.model import NodeName
 from dljob.sim import policies
 from dljob.sim.engine.settings import Outage
-from dljob.sim.results import axes, bar_charts, plots
+from dljob.sim.results import axes, plots
 from dljob.sim.results.looks import LOOKS
 from dljob.sim.results.plots import Run
 from dljob.sim.results.records import Record
+from dljob_lab.comparing import bar_charts
 from tests.sim.worlds import make_traced, play
 
 

@@ -13,7 +13,6 @@ from dljob.core.model import GpuDemand, Job, JobId, Node, Training
 from dljob.core.profiles import Costs, JobType
 from dljob.sim import worlds
 from dljob.sim.clusters import build_packed
-from dljob.sim.comparing.tasks import Task
 from dljob.sim.engine.controlling.rounds import Growth, next_round
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
@@ -21,6 +20,7 @@ from dljob.sim.inputs.traces import Kind, read_trace
 from dljob.sim.jobs import workloads
 from dljob.sim.scenarios import Scenario
 from dljob.sim.worlds import WORLDS
+from dljob_lab.comparing.tasks import Task
 from tests.sim.worlds import make_traced, make_workload
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

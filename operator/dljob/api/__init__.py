@@ -22,20 +22,17 @@ from dljob.api.refusals import (
     WrongJob,
     WrongUse,
 )
-from dljob.api.studies import Comparison, Policy, bound, compare, simulate
+from dljob.api.studies import Policy, simulate
 from dljob.api.timelines import Timeline
 from dljob.api.values import Event, Explanation, Notice, Plan
 from dljob.client.jobviews import JobView
 from dljob.core.contract import Decision, Share, View
-from dljob.sim.bounding.bounds import Bound
 from dljob.sim.scenarios import Scenario
 from dljob.sim.simulating import Outcome
 
 __all__ = [
     "AsyncConnection",
-    "Bound",
     "BrokenLaw",
-    "Comparison",
     "Conflict",
     "Connection",
     "Decision",
@@ -63,8 +60,6 @@ __all__ = [
     "WrongInput",
     "WrongJob",
     "WrongUse",
-    "bound",
-    "compare",
     "connect",
     "connect_async",
     "simulate",

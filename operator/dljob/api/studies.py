@@ -1,13 +1,11 @@
 """
-Studies in a program or a notebook: simulations, comparisons, bounds, and policies of one's own.
-
-Each is played by the very simulator behind ``dljob simulate``, ``compare`` and ``bound``.
+Simulations in a program or a notebook, by the very simulator behind ``dljob simulate``, and policies of one's own.
 """
 
 import abc
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +15,7 @@ from dljob.core import contract
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.sim import policies
-from dljob.sim.bounding.bounds import ROUNDS, Bound, bound_mean_jct
 from dljob.sim.clusters import fill_nodes, parse_cluster
-from dljob.sim.comparing.planning import make_rows, plan
-from dljob.sim.comparing.running import Failure, run_tasks
-from dljob.sim.comparing.summing import Line, sum_up
-from dljob.sim.comparing.tasks import Task, Values
 from dljob.sim.engine.settings import Setting
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.scenarios import Scenario, build_setting, charge_trials, read_workload
@@ -78,11 +71,11 @@ def simulate(
     """
     several = policies if isinstance(policies, Sequence) else [policies]
     contestants = [
-        _contestant(each) for each in ([policies] if isinstance(policies, str) else several)
+        make_contestant(each) for each in ([policies] if isinstance(policies, str) else several)
     ]
     with refusing():
-        scenario = _scenario(trace, cluster)
-        workload, setting = _prepare(scenario)
+        scenario = make_scenario(trace, cluster)
+        workload, setting = prepare(scenario)
         outcomes = list(play(workload, setting, contestants=contestants, records=records))
     if outcomes and not outcomes[0].record.jobs:
         gpus = outcomes[0].record.gpus
@@ -96,63 +89,8 @@ def simulate(
     return outcomes
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The result of a comparison."""
-
-    rows: list[Values]
-    """The figures of each simulation, with its scenario."""
-    lines: list[Line]
-    """A line for each policy: geometric means of its figures over those of the first policy."""
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """The reason for each policy without a result."""
-
-
-def compare(
-    traces: Trace | Sequence[Trace],
-    policies: Sequence[str],
-    *,
-    cluster: Cluster = None,
-    seeds: int = 1,
-    processes: int = 1,
-) -> Comparison:
-    """
-    Play every trace under every policy with each seed, and sum up how they compare with the first policy.
-
-    The simulations may run in several processes; therefore a policy of one's own is given as
-    ``FILE.py:Class``.
-    """
-    if not policies or not all(isinstance(each, str) for each in policies):
-        raise WrongUse(
-            Problem("policies are not all named", "give names, or FILE.py:Class", path="policies")
-        )
-    several = [traces] if isinstance(traces, str | PathLike | Scenario) else list(traces)
-    for each in policies:
-        _contestant(each)
-    tasks: list[Task] = []
-    for trace in several:
-        scenario = _scenario(trace, cluster)
-        axes = {"seed": range(scenario.seed, scenario.seed + seeds)}
-        tasks += plan(scenario, [scenario.trace], axes=axes, policies=policies, bound=False)
-    results: dict[int, Values] = {}
-    failures: dict[str, str] = {}
-    for number, result in run_tasks(list(enumerate(tasks)), processes=processes):
-        if isinstance(result, Failure):
-            failures[str(tasks[number].policy)] = result.message
-        else:
-            results[number] = result
-    rows = make_rows({tasks[n]: results[n] for n in sorted(results)})
-    return Comparison(rows, sum_up(rows, references=(policies[0],)), failures)
-
-
-def bound(trace: Trace, *, cluster: Cluster = None, rounds: int = ROUNDS) -> Bound:
-    """Compute a lower bound on the average completion time of a trace under any policy."""
-    with refusing():
-        workload, setting = _prepare(_scenario(trace, cluster))
-        return bound_mean_jct(workload, setting, rounds=rounds)
-
-
-def _scenario(trace: Trace, cluster: Cluster) -> Scenario:
+def make_scenario(trace: Trace, cluster: Cluster) -> Scenario:
+    """Read the cluster, and name what a trace leaves open."""
     try:
         machines = parse_cluster(cluster) if isinstance(cluster, str) else None
         if isinstance(cluster, int):
@@ -165,13 +103,15 @@ def _scenario(trace: Trace, cluster: Cluster) -> Scenario:
     return Scenario(trace=Path(trace), machines=machines or fill_nodes(DEFAULT_GPUS))
 
 
-def _prepare(scenario: Scenario) -> tuple[Workload, Setting]:
+def prepare(scenario: Scenario) -> tuple[Workload, Setting]:
+    """Read all that a simulation plays."""
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
     return workload, charge_trials(scenario, setting, workload=workload)
 
 
-def _contestant(policy: str | contract.Policy) -> Contestant:
+def make_contestant(policy: str | contract.Policy) -> Contestant:
+    """Build a policy, or hold one that the caller built to the protocol."""
     if isinstance(policy, str):
         try:
             with refusing():

@@ -1,6 +1,8 @@
 """
 Which verbs there are and in which module each is, so that only the one that is typed is loaded.
 
+Add-ons bring verbs by entry points (:mod:`dljob.installed`).
+
 ``dljob get`` is asked for many times a day and by programs; the simulator takes longer to load
 than the whole of its answer.
 """
@@ -9,6 +11,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+
+from dljob import installed
 
 
 class Verb(NamedTuple):
@@ -25,11 +29,10 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, verbs: dict[str, dict[str, Verb]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sections = verbs
         self._verbs = {name: verb for verbs in verbs.values() for name, verb in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
-        return list(self._verbs)
+        return sorted({*self._verbs, *installed.find_points(installed.COMMANDS)})
 
     def get_command(
         self,
@@ -38,7 +41,10 @@ class LazyGroup(click.Group):
     ) -> click.Command | None:
         verb = self._verbs.get(cmd_name)
         if verb is None:
-            return None
+            points = installed.find_points(installed.COMMANDS)
+            command = points[cmd_name].load() if cmd_name in points else None
+            assert command is None or isinstance(command, click.Command)
+            return command
         module, _, attribute = verb.module.partition(":")
         command = getattr(import_module(f"dljob.cli.{module}"), attribute or "command")
         assert isinstance(command, click.Command)
@@ -49,19 +55,28 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - as click calls it
         formatter: click.HelpFormatter,
     ) -> None:
-        """List the verbs without loading them."""
-        for title, verbs in self._sections.items():
+        """List the verbs without loading them; those of other people's add-ons say themselves what they do."""
+        found = installed.find_points(installed.COMMANDS)
+        for title, verbs in list_sections().items():
             with formatter.section(title):
-                formatter.write_dl([(name, verb.help) for name, verb in verbs.items()])
+                formatter.write_dl(list(verbs.items()))
+        others = {name: found[name].load() for name in found if name not in installed.VERBS}
+        if others:
+            with formatter.section("Other add-ons"):
+                formatter.write_dl([(n, c.get_short_help_str(limit=70)) for n, c in others.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Suggest a verb for an unknown one."""
-        if args[0] not in self._verbs and not args[0].startswith("-"):
+        added = installed.VERBS.get(args[0])
+        known = self.list_commands(ctx)
+        if added is not None and args[0] not in known:
+            raise installed.miss_add_on(added.add_on)
+        if args[0] not in known and not args[0].startswith("-"):
             from difflib import get_close_matches  # noqa: PLC0415 - hardly ever needed
 
-            near = get_close_matches(args[0], self._verbs, n=1)
+            near = get_close_matches(args[0], known, n=1)
             guess = f" Did you mean {near[0]!r}?" if near else " See dljob --help."
             raise click.UsageError(f"No such command {args[0]!r}.{guess}", ctx)
         return super().resolve_command(ctx, args)
@@ -84,7 +99,6 @@ VERBS = {
         "report": Verb(
             "verbs.watching.report", "Sum up where GPU time went, by namespace, user, job or type."
         ),
-        "web": Verb("verbs.watching.web", "Open the page of a cluster or a machine in a browser."),
         "logs": Verb("verbs.watching.logs", "Print the output of a job's training."),
         "exec": Verb("verbs.jobs.execute", "Run a command on the GPUs that a job has."),
         "wait": Verb(
@@ -115,13 +129,7 @@ VERBS = {
         "render": Verb("verbs.jobs.render", "Print the pods that the operator makes of job files."),
     },
     "Simulation": {
-        "demo": Verb("verbs.studies.demo", "Show on this machine what DLJob does, live."),
         "simulate": Verb("verbs.studies.simulate", "Play a trace under one or more policies."),
-        "bound": Verb("verbs.studies.bound", "Compute a lower bound for all policies on a trace."),
-        "compare": Verb(
-            "verbs.studies.comparing.compare", "Compare policies in many scenarios, on all cores."
-        ),
-        "reproduce": Verb("verbs.studies.reproduce", "Repeat the evaluation of a paper."),
         "policies": Verb("verbs.studies.policies", "List the policies."),
     },
     "More": {
@@ -129,3 +137,15 @@ VERBS = {
         "completion": Verb("completion", "Print the completion script for your shell."),
     },
 }
+
+
+def list_sections() -> dict[str, dict[str, str]]:
+    """List the help of every verb by section, those of the add-ons that are made with the product included."""
+    sections = {
+        title: {name: verb.help for name, verb in verbs.items()} for title, verbs in VERBS.items()
+    }
+    found = installed.find_points(installed.COMMANDS)
+    for name, added in installed.VERBS.items():
+        note = "" if name in found else f" Needs the add-on {added.add_on}."
+        sections[added.section][name] = added.help + note
+    return sections

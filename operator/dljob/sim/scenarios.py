@@ -1,7 +1,7 @@
 """
 A scenario: everything apart from the policy that determines a simulation, as one value.
 
-The verbs make one of their command lines, and :mod:`dljob.sim.comparing` one of each combination that
+The verbs make one of their command lines, and :mod:`dljob_lab.comparing` one of each combination that
 it plays; it can be sent to another process. :func:`build_setting`, :func:`read_workload` and
 :func:`charge_trials` turn it into what :mod:`dljob.sim.simulating` plays.
 """

@@ -7,11 +7,11 @@ with the question, and neither rights nor credentials.
 
 import sys
 
-from dljob.cli.output.page_source import show_plan
 from dljob.cli.verbs.studies.supposing import answer_here
 from dljob.client.backend import Created
 from dljob.client.cluster.reading.planned import Planner, show
 from dljob.kube.documents import JsonObject
+from dljob_web.sources import show_plan
 
 
 def plan_here(sent: JsonObject) -> JsonObject:

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from dljob.cli.output.page_source import make_harmless, read_tail, telling
 from dljob.cli.output.streams import harmless_document
 from dljob.cli.verbs.server.profiles import open_profiles
 from dljob.client.backend import BackendError
@@ -32,6 +31,7 @@ from dljob_web.portal.posing import SHIPPED, Known, explain_withheld, pose_game,
 from dljob_web.portal.rights import Rights
 from dljob_web.portal.shared import Shared
 from dljob_web.serving import PRESENT_S, RECORD_S
+from dljob_web.sources import make_harmless, read_tail, telling
 
 log = logging.getLogger(__name__)
 

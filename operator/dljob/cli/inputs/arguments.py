@@ -15,7 +15,6 @@ import click
 from dljob.control.settings import read_numbers
 from dljob.sim import policies
 from dljob.sim.clusters import Machines, fill_nodes, parse_cluster
-from dljob.sim.comparing.summing import GROUPS
 from dljob.sim.results.looks import FORMATS, Format
 from dljob.sim.simulating import Contestant
 
@@ -33,7 +32,7 @@ LEAST_LOAD, MOST_LOAD = 0.001, 1000.0
 MOST_SEED = 2**63 - 1
 
 
-def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+def option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """Make a type of option from a function, with the function's own errors."""
 
     @wraps(parse)
@@ -46,20 +45,20 @@ def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return convert
 
 
-@_option_type
+@option_type
 def read_contestant(text: str) -> Contestant:
     """Parse a policy with its options; the typed text is its name in results."""
     return Contestant(text, policies.read(text))
 
 
-@_option_type
+@option_type
 def read_gpus(text: str) -> tuple[Machines, ...]:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError(f"{text!r} is not a whole number of GPUs; give at least 1")
     return fill_nodes(int(text))
 
 
-@_option_type
+@option_type
 def read_counts(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part[:19]) > 0 for part in parts):
@@ -67,12 +66,12 @@ def read_counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-@_option_type
+@option_type
 def read_cluster(text: str) -> tuple[Machines, ...]:
     return parse_cluster(text)
 
 
-@_option_type
+@option_type
 def read_limits(text: str) -> dict[str, int]:
     """Parse a number for each namespace, as in the controller's settings."""
     try:
@@ -81,7 +80,7 @@ def read_limits(text: str) -> dict[str, int]:
         raise ValueError(f"{text!r} is not {error}; write such as team-a=8,*=4") from error
 
 
-@_option_type
+@option_type
 def read_seconds(text: str) -> float:
     seconds = _to_number(text)
     if not 0.0 <= seconds <= LONGEST_S:
@@ -91,7 +90,7 @@ def read_seconds(text: str) -> float:
     return seconds
 
 
-@_option_type
+@option_type
 def read_load(text: str) -> float:
     load = _to_number(text)
     if not LEAST_LOAD <= load <= MOST_LOAD:
@@ -101,7 +100,7 @@ def read_load(text: str) -> float:
     return load
 
 
-@_option_type
+@option_type
 def read_error(text: str) -> float:
     """Parse the standard deviation of the logarithm of beliefs."""
     error = _to_number(text)
@@ -111,41 +110,13 @@ def read_error(text: str) -> float:
     return error
 
 
-@_option_type
-def read_loads(text: str) -> tuple[float, ...]:
-    return _read_several(text, read_load)
-
-
-@_option_type
-def read_costs(text: str) -> tuple[float, ...]:
-    return _read_several(text, read_seconds)
-
-
-@_option_type
-def read_errors(text: str) -> tuple[float, ...]:
-    return _read_several(text, read_error)
-
-
-@_option_type
+@option_type
 def read_formats(text: str) -> tuple[Format, ...]:
     wanted = text.split(",")
     for name in wanted:
         if name not in FORMATS:
             raise ValueError(f"{name!r} is not one of {', '.join(FORMATS)}")
     return tuple(form for form in FORMATS if form in wanted)
-
-
-@_option_type
-def read_groups(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(filter(None, text.split(","))))
-    for name in names:
-        if name not in GROUPS:
-            raise ValueError(f"{name!r} is not one of {', '.join(GROUPS)}")
-    return names
-
-
-def _read_several(text: str, read: Callable[[str], float]) -> tuple[float, ...]:
-    return tuple(dict.fromkeys(read(part) for part in text.split(",")))
 
 
 def _to_number(text: str) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dljob.client.exporting import perfetto
 from dljob.core.recording.record import Record, encode
+from dljob.installed import PAGES, load
 from dljob.sim.results import writing
-from dljob_web import document
 
 
 class Format(StrEnum):
@@ -38,7 +38,8 @@ def render(record: Record, form: Format) -> bytes:
     if form is Format.PERFETTO:
         return perfetto.export(record)
     if form is Format.HTML:
-        return document.export(record)
+        exported: bytes = load(PAGES, "record", add_on="dljob-web")(record)
+        return exported
     return "".join(encode(record)).encode()
 
 

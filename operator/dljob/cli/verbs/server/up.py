@@ -12,10 +12,10 @@ import logging.handlers
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -23,7 +23,7 @@ from dljob.cli.inputs import arguments, units
 from dljob.cli.inputs.completing import complete_policies
 from dljob.cli.inputs.options import STATE_HELP
 from dljob.cli.output.messages import say
-from dljob.cli.verbs.server import detaching, web
+from dljob.cli.verbs.server import detaching
 from dljob.cli.verbs.server.installation import insist_on_root
 from dljob.cli.verbs.server.supplying import find_supply, folders_at
 from dljob.control import settings as setting
@@ -33,6 +33,7 @@ from dljob.control.situation.ports import Behind, Fenced
 from dljob.core.contract import Policy
 from dljob.core.model import Mechanism
 from dljob.core.placement.limits import NamespaceLimits
+from dljob.installed import PAGES, load
 from dljob.known_policies import read_live_policy
 from dljob.local.events import Events
 from dljob.local.folders import SYSTEM_ROOT, StateError, default_root
@@ -111,7 +112,6 @@ def _read_policy(text: str) -> str:
     "page",
     is_flag=False,
     flag_value="",
-    callback=web.read_address,
     metavar="[[ADDRESS]:PORT]",
     help="Serve the page that shows GPUs over time to a browser on this machine, and print its address.",
 )
@@ -119,7 +119,6 @@ def _read_policy(text: str) -> str:
     "--web-host",
     "web_names",
     multiple=True,
-    callback=web.read_names,
     metavar="NAME",
     help="With --web: a name by which browsers reach it; by an address they do anyway. More than once for more names.",
 )
@@ -173,7 +172,7 @@ def command(
     """
     sharing = _read_sharing(system=bool(given.pop("system")), group=given.pop("group"))
     root = state or (SYSTEM_ROOT if sharing is not None else default_root(os.environ))
-    page = web.take_page(given, system=sharing is not None)
+    page = _take_page(given, system=sharing is not None)
     loaded = load_settings(config, given)
     if print_unit:
         click.echo(
@@ -198,7 +197,10 @@ def command(
     if sharing is not None:
         setup = _shared(setup, sharing, config=config and config.absolute(), given=given)
     try:
-        with _logging(root / "dljob.log") as shown, web.serving(page, root):
+        with (
+            _logging(root / "dljob.log") as shown,
+            page.serving(root) if page is not None else nullcontext(),
+        ):
             asyncio.run(_run(setup, child, shown))
     except (StateError, StoreError) as error:
         raise click.ClickException(str(error)) from error
@@ -209,6 +211,23 @@ def command(
     except Fenced as error:
         raise click.ClickException(f"{error}; this one has ended") from error
     return 0
+
+
+class Page(Protocol):
+    """The page of a controller, which an add-on serves."""
+
+    def serving(self, root: Path) -> AbstractContextManager[None]: ...
+
+
+def _take_page(given: dict[str, Any], *, system: bool) -> Page | None:
+    """Pop the options of the page; returns ``None`` without a page."""
+    address, names = given.pop("page"), given.pop("web_names")
+    unencrypted = given.pop("web_unencrypted")
+    if address is None and not names and not unencrypted:
+        return None
+    take = load(PAGES, "up", add_on="dljob-web")
+    page: Page | None = take(address, names, unencrypted=unencrypted, system=system)
+    return page
 
 
 def _read_sharing(*, system: bool, group: str | int | None) -> Sharing | None:

@@ -48,12 +48,12 @@ def _count_gpus_now(traced: TracedJob) -> int:
 
 def show(workload: Workload, outcomes: Sequence[Outcome], *, form: str) -> str:
     """Show scores and futures in one of the formats of :mod:`dljob.cli.output.printing`."""
-    scores = [asdict(outcome.score) for outcome in outcomes]
+    scores = [outcome.score for outcome in outcomes]
     futures = [foretell(workload, outcome.record) for outcome in outcomes]
     if form == "json":
         both = zip(scores, futures, strict=True)
-        return to_json([{**score, "ends": _document(each)} for score, each in both])
-    text = figures.show(scores, form, title=figures.title_of(outcomes[0].score))
+        return to_json([{**asdict(score), "ends": _document(each)} for score, each in both])
+    text = figures.show(scores, form)
     if form == "csv":
         return text
     # A row for each job: its GPUs now, and under each policy the GPUs of its first decision and its end.

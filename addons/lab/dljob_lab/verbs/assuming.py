@@ -8,9 +8,9 @@ it is about. Costs, errors and seeds that differ by its own options are in its t
 from collections.abc import Iterable, Iterator, Sequence
 
 from dljob.cli.output import printing
-from dljob.sim.comparing.tasks import Task
 from dljob.sim.premises import list_premises
 from dljob.sim.scenarios import build_setting, read_workload
+from dljob_lab.comparing.tasks import Task
 
 
 def show_premises(tasks: Sequence[Task]) -> str:

@@ -97,7 +97,7 @@ def _forward(chosen: Chosen, namespace: str, *, port: int, show: Show) -> None:
 
 
 def _serve(chosen: Chosen, port: int, *, show: Show) -> None:
-    from dljob.cli.verbs.server.web_process import serve_user  # noqa: PLC0415 - takes long to load
+    from dljob_web.machine import serve_user  # noqa: PLC0415 - takes long to load
 
     assert chosen.folders is not None
     with tempfile.TemporaryDirectory(prefix="dljob-web-") as folder:

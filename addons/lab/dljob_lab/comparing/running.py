@@ -1,7 +1,7 @@
 """
 Tasks on all cores: results come as they are ready, and are put in order by those who read them.
 
-:mod:`dljob.cli.verbs.studies.comparing.compare` calls :func:`run_tasks`. Each process takes one task after the other. A task
+:mod:`dljob_lab.verbs.compare` calls :func:`run_tasks`. Each process takes one task after the other. A task
 that fails – a policy that breaks a law, a trace that cannot be read – fails alone: its error is
 its result, which no journal keeps.
 """
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
-from dljob.sim.comparing.tasks import Task, Values
+from dljob_lab.comparing.tasks import Task, Values
 
 AHEAD = 2
 """The number of tasks that each process gets ahead, so that it need not wait for its next one."""

@@ -3,7 +3,7 @@ A lower bound on the mean completion time that any policy can reach on a workloa
 
 ``dljob bound``, ``dljob simulate --bound`` and ``dljob compare`` call :func:`bound_mean_jct`. The
 bound holds for every schedule of :class:`dljob.sim.engine.world.World`, even one that knows the future: by
-duality, any prices of GPUs prove one (:mod:`dljob.sim.bounding.dual` has the formula), and what is
+duality, any prices of GPUs prove one (:mod:`dljob_lab.bounding.dual` has the formula), and what is
 searched for are the prices that prove the most.
 
 The bound takes into account: submission times, each job's numbers of GPUs and types with the
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dljob.core import policies
-from dljob.sim.bounding.ascent import Times, Watch, ascend, choose_edges, start_prices
-from dljob.sim.bounding.demands import Demands, read_demands
-from dljob.sim.bounding.dual import Dual, Market
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import Workload
+from dljob_lab.bounding.ascent import Times, Watch, ascend, choose_edges, start_prices
+from dljob_lab.bounding.demands import Demands, read_demands
+from dljob_lab.bounding.dual import Dual, Market
 
 ROUNDS = 100
 """How often prices are improved; further rounds gain less than 0.1 % on the shared traces."""

@@ -2,7 +2,7 @@
 ``dljob up --web``: the page, served by a process of its own for as long as the controller runs.
 
 So a viewer costs the controller nothing. Called by :mod:`dljob.cli.verbs.server.up`; what the process does is in
-:mod:`dljob.cli.verbs.server.web_process`. The two are connected by its standard input, which the kernel closes
+:mod:`dljob_web.machine`. The two are connected by its standard input, which the kernel closes
 when the controller ends, however it ends.
 """
 
@@ -10,11 +10,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -53,48 +53,59 @@ class Page:
             host = LOCALHOST
         return f"http://{Endpoint(host, port)}/#token={token}"
 
+    @contextmanager
+    def serving(self, root: Path) -> Iterator[None]:
+        """Serve the page until the block ends."""
+        with (root / LOG).open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [
+                    *(sys.executable, "-P", "-m", "dljob_web.machine"),
+                    *(str(root.absolute()), self.address.host, str(self.address.port), *self.names),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # Ctrl-C in the terminal is for the controller, which ends this process.
+                start_new_session=True,
+            )
+        try:
+            say(f"The page is at {_read_url(process, self, root=root)}")
+            yield
+        finally:
+            _end(process)
 
-def read_address(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    text: str | None,
-) -> Endpoint | None:
+
+def take_page(
+    address: str | None, names: Sequence[str], *, unencrypted: bool, system: bool
+) -> Page | None:
+    """Read the options of the page; returns ``None`` if no page is wanted."""
+    if names and address is None:
+        raise click.UsageError("--web-host says how browsers reach --web; add --web")
+    read = None if address is None else _read_address(address)
+    _check_usage(read, unencrypted=unencrypted, system=system)
+    return None if read is None else Page(read, tuple(map(_read_name, names)))
+
+
+def _read_address(text: str) -> Endpoint:
     """Read ``[ADDRESS]:PORT``; nothing but the option is a free port of the loopback."""
-    if text is None:
-        return None
     if not text:
         return ANYWHERE
     try:
         address = read_endpoint(text)
     except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+        raise click.BadParameter(str(error), param_hint="--web") from error
     return address if address.host else address._replace(host=LOOPBACK)
 
 
-def read_names(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    names: tuple[str, ...],
-) -> tuple[str, ...]:
-    """Read whole names only: a pattern could match a name that an attacker's DNS server resolves."""
-    lowered = tuple(name.lower() for name in names)
-    for name in lowered:
-        if not _NAME.fullmatch(name):
-            raise click.BadParameter(
-                f"{name} is not the name of a machine; write it whole, without a port, such as gpu-7.lan"
-            )
-    return lowered
-
-
-def take_page(given: dict[str, Any], *, system: bool) -> Page | None:
-    """Pop the options of the page; return the address, or ``None`` without a page."""
-    address: Endpoint | None = given.pop("page")
-    names: tuple[str, ...] = given.pop("web_names")
-    unencrypted = bool(given.pop("web_unencrypted"))
-    if names and address is None:
-        raise click.UsageError("--web-host says how browsers reach --web; add --web")
-    _check_usage(address, unencrypted=unencrypted, system=system)
-    return None if address is None else Page(address, names)
+def _read_name(text: str) -> str:
+    """Read a whole name only: a pattern could match a name that an attacker's DNS server resolves."""
+    name = text.lower()
+    if not _NAME.fullmatch(name):
+        raise click.BadParameter(
+            f"{name} is not the name of a machine; write it whole, without a port, such as gpu-7.lan",
+            param_hint="--web-host",
+        )
+    return name
 
 
 def _check_usage(address: Endpoint | None, *, unencrypted: bool, system: bool) -> None:
@@ -116,31 +127,6 @@ def _check_usage(address: Endpoint | None, *, unencrypted: bool, system: bool) -
             " one could read the page and its token. Leave the address out, and look at it through"
             f" ssh -L PORT:{LOOPBACK}:PORT; or allow it with --web-unencrypted"
         )
-
-
-@contextmanager
-def serving(page: Page | None, root: Path) -> Iterator[None]:
-    """Serve the page, if there is one, until the block ends."""
-    if page is None:
-        yield
-        return
-    with (root / LOG).open("a", encoding="utf-8") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own module
-            [
-                *(sys.executable, "-P", "-m", "dljob.cli.verbs.server.web_process"),
-                *(str(root.absolute()), page.address.host, str(page.address.port), *page.names),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            # Ctrl-C in the terminal is for the controller, which ends this process.
-            start_new_session=True,
-        )
-    try:
-        say(f"The page is at {_read_url(process, page, root=root)}")
-        yield
-    finally:
-        _end(process)
 
 
 def _read_url(process: subprocess.Popen[bytes], page: Page, *, root: Path) -> str:

@@ -1,7 +1,7 @@
 """
 The table of a comparison: pure functions from results to lines.
 
-:mod:`dljob.cli.verbs.studies.comparing.compare` prints the lines. Times of different traces cannot be averaged, their ratios
+:mod:`dljob_lab.verbs.compare` prints the lines. Times of different traces cannot be averaged, their ratios
 can: each figure of a policy is divided by that of a reference in the very same scenario, and the
 ratios are averaged geometrically, so that it does not matter which of the two is the reference. A
 case counts only if policy and reference both have a figure there.

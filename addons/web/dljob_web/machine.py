@@ -1,7 +1,7 @@
 """
 Serves the live page of a ``dljob up``.
 
-:mod:`dljob.cli.verbs.server.web` starts this process, which ends with its ``dljob up`` and reads the record from the store
+:mod:`dljob_web.beside_up` starts this process, which ends with its ``dljob up`` and reads the record from the store
 itself. ``dljob web`` serves the page of one user, and asks the controller at its socket alone, which knows the user by
 the kernel.
 """
@@ -21,20 +21,20 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
-from dljob.cli.output.page_source import make_harmless, read_tail, show_plan, telling
 from dljob.cli.output.streams import harmless_document
 from dljob.cli.verbs.server.profiles import find_store, open_profiles
-from dljob.cli.verbs.server.web import ANYWHERE, LOG, LOOPBACK, Page
 from dljob.client.backend import BackendError, Json
 from dljob.client.local.local_backend import LocalBackend
 from dljob.control.recording.composing import compose, losses, make_memory, read_entries
 from dljob.core.recording.record import Header, Record, Source
 from dljob.local.folders import Folders
 from dljob_web.answering import write
+from dljob_web.beside_up import ANYWHERE, LOG, LOOPBACK, Page
 from dljob_web.games import Game
 from dljob_web.guarding import Guard
 from dljob_web.listening import listen, serve
 from dljob_web.serving import Server
+from dljob_web.sources import make_harmless, read_tail, show_plan, telling
 
 NICE: Final = 5
 """The niceness: the controller and trainings come first where all cores are busy."""

@@ -1,7 +1,7 @@
 """
 Every combination of traces, scenarios and policies, as a list of tasks.
 
-:mod:`dljob.cli.verbs.studies.comparing.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
+:mod:`dljob_lab.verbs.compare` calls :func:`plan`, and :func:`make_rows` with the results. Policies are the
 innermost of the loops, so tasks that read the same trace follow each other.
 """
 
@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dljob.sim.comparing.tasks import Task, Values
 from dljob.sim.scenarios import Scenario
+from dljob_lab.comparing.tasks import Task, Values
 
 Axes = Mapping[str, Sequence[Any]]
 """The values of fields of :class:`Scenario` that vary; every combination is played."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from dljob.cli.output.bars import Bar, progress_bar
 from dljob.cli.output.messages import say
-from dljob.sim.comparing.journal import Journal
-from dljob.sim.comparing.running import Failure, Result, run_tasks
-from dljob.sim.comparing.tasks import Task, Values
+from dljob_lab.comparing.journal import Journal
+from dljob_lab.comparing.running import Failure, Result, run_tasks
+from dljob_lab.comparing.tasks import Task, Values
 
 NEWS_S = 30.0
 """How often a line says how far it is where no person watches a bar."""

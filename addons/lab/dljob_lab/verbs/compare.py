@@ -1,7 +1,7 @@
 """
 ``dljob compare``: policies in many scenarios at once, as one table.
 
-:mod:`dljob.sim.comparing` defines a simulation and keeps its result; here the command line
+:mod:`dljob_lab.comparing` defines a simulation and keeps its result; here the command line
 becomes tasks, and results become text and a picture.
 """
 
@@ -20,8 +20,6 @@ from dljob.cli.inputs.completing import complete_policies
 from dljob.cli.output import printing
 from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import INTERRUPTED, say
-from dljob.cli.verbs.studies.comparing import comparisons, leaderboard
-from dljob.cli.verbs.studies.comparing.assuming import show_premises
 from dljob.cli.verbs.studies.scenarios import (
     CLUSTER,
     OUTPUT,
@@ -31,17 +29,19 @@ from dljob.cli.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
-from dljob.cli.verbs.studies.working import Work
 from dljob.installed import check_can_draw
 from dljob.sim import policies
-from dljob.sim.comparing.journal import Journal
-from dljob.sim.comparing.planning import make_rows, plan
-from dljob.sim.comparing.suite import PARTS, load_suite, plan_suite
-from dljob.sim.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
-from dljob.sim.comparing.tasks import Task, Values
 from dljob.sim.results import writing
 from dljob.sim.results.looks import LOOKS, Format, Look
 from dljob.sim.scenarios import NONE
+from dljob_lab.comparing.journal import Journal
+from dljob_lab.comparing.planning import make_rows, plan
+from dljob_lab.comparing.suite import PARTS, load_suite, plan_suite
+from dljob_lab.comparing.summing import EXACT, FIGURES, GROUPS, ratios_of, sum_up
+from dljob_lab.comparing.tasks import Task, Values
+from dljob_lab.verbs import comparisons, leaderboard
+from dljob_lab.verbs.assuming import show_premises
+from dljob_lab.verbs.working import Work
 
 USUAL = "max-min"
 """With what all policies are compared if nothing is said of it: a policy that needs no knowledge."""
@@ -73,6 +73,34 @@ class Display:
     write: Path | None = None
 
 
+@arguments.option_type
+def _read_loads(text: str) -> tuple[float, ...]:
+    return _read_several(text, arguments.read_load)
+
+
+@arguments.option_type
+def _read_costs(text: str) -> tuple[float, ...]:
+    return _read_several(text, arguments.read_seconds)
+
+
+@arguments.option_type
+def _read_errors(text: str) -> tuple[float, ...]:
+    return _read_several(text, arguments.read_error)
+
+
+@arguments.option_type
+def _read_groups(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+    for name in names:
+        if name not in GROUPS:
+            raise ValueError(f"{name!r} is not one of {', '.join(GROUPS)}")
+    return names
+
+
+def _read_several(text: str, read: Callable[[str], float]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(read(part) for part in text.split(",")))
+
+
 @click.command("compare")
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="TRACE…")
 @click.option(
@@ -88,14 +116,14 @@ class Display:
 @takes(CLUSTER, SPEEDS, PART)
 @click.option(
     "--loads",
-    type=arguments.read_loads,
+    type=_read_loads,
     default=None,
     metavar="X[,…]",
     help="Play each trace at each of these offered loads.  [default: as it comes]",
 )
 @click.option(
     "--restart-costs",
-    type=arguments.read_costs,
+    type=_read_costs,
     metavar="SECONDS[,…]",
     help="Play with each of these costs of a start or change.  [default: as `dljob simulate`]",
 )
@@ -110,7 +138,7 @@ class Display:
 @click.option(
     "--speed-error",
     "speed_errors",
-    type=arguments.read_errors,
+    type=_read_errors,
     default="0",
     metavar="SIGMA[,…]",
     help="Let policies believe wrong speeds, as for `dljob simulate`.",
@@ -118,7 +146,7 @@ class Display:
 @click.option(
     "--size-error",
     "size_errors",
-    type=arguments.read_errors,
+    type=_read_errors,
     default="0",
     metavar="SIGMA[,…]",
     help="Let policies believe wrong numbers of iterations.",
@@ -148,7 +176,7 @@ class Display:
 )
 @click.option(
     "--by",
-    type=arguments.read_groups,
+    type=_read_groups,
     default="",
     metavar="NAME[,…]",
     help=f"Tell lines apart by one or more of {', '.join(GROUPS)}.",
@@ -331,7 +359,7 @@ def show(rows: Sequence[Values], display: Display) -> None:
     if display.plot is not None:
         # Not at the top, because it takes longer to load than a small comparison to play.
         from dljob.cli.output.pictures import write_pictures  # noqa: PLC0415
-        from dljob.sim.results import bar_charts  # noqa: PLC0415
+        from dljob_lab.comparing import bar_charts  # noqa: PLC0415
 
         panels = {
             comparisons.TITLES[figure]: ratios_of(rows, figure, references=display.references)

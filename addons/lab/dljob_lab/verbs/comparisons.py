@@ -1,10 +1,10 @@
-"""The table of a comparison: the lines of :mod:`dljob.sim.comparing.summing`, for a terminal and for a page."""
+"""The table of a comparison: the lines of :mod:`dljob_lab.comparing.summing`, for a terminal and for a page."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from dljob.cli.output import printing
-from dljob.sim.comparing.summing import FIGURES, Line, Spread
+from dljob_lab.comparing.summing import FIGURES, Line, Spread
 
 TITLES: Mapping[str, str] = {
     "avg_jct_s": "average JCT",

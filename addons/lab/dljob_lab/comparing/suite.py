@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dljob.sim.clusters import parse_cluster
-from dljob.sim.comparing.planning import plan
-from dljob.sim.comparing.tasks import Task
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import yamlfiles
 from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.jobs.workloads import name_of
 from dljob.sim.scenarios import Scenario
+from dljob_lab.comparing.planning import plan
+from dljob_lab.comparing.tasks import Task
 
 PARTS = ("judging", "tuning")
 """Parameters may be chosen on the second alone."""

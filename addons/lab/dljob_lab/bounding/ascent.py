@@ -1,7 +1,7 @@
 """
 The search for the prices that prove the highest bound.
 
-:mod:`dljob.sim.bounding.bounds` calls :func:`choose_edges` and :func:`ascend` with the times of a reference run.
+:mod:`dljob_lab.bounding.bounds` calls :func:`choose_edges` and :func:`ascend` with the times of a reference run.
 Any prices prove something, so nothing here can make a bound wrong, only low.
 
 The first prices follow the reference run: for jobs that are all present and scale as k^p, the
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dljob.sim.bounding.dual import Dual, Floats
+from dljob_lab.bounding.dual import Dual, Floats
 
 Watch = Callable[[int, int], None]
 """Called with (rounds done, rounds in all), for a progress bar."""

@@ -1,7 +1,7 @@
 """
 One simulation of a comparison: a policy in a scenario, and the key of its result.
 
-:mod:`dljob.cli.verbs.studies.comparing.compare` makes the tasks of a command line, :mod:`dljob.sim.comparing.running` performs
+:mod:`dljob_lab.verbs.compare` makes the tasks of a command line, :mod:`dljob_lab.comparing.running` performs
 them. A result is known again by its key, which is a digest of everything that determines it: the
 scenario, the content of its files, the policy as it was typed, and the sources of the program.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from dljob.sim import policies
-from dljob.sim.bounding.bounds import bound_mean_jct
 from dljob.sim.clusters import Machines
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import documents, yamlfiles
@@ -26,6 +25,7 @@ from dljob.sim.jobs.workloads import Workload, name_of
 from dljob.sim.results.scoring import MEASURED
 from dljob.sim.scenarios import Scenario, build_setting, charge_trials, read_workload
 from dljob.sim.simulating import Contestant, simulate
+from dljob_lab.bounding.bounds import bound_mean_jct
 
 Values = dict[str, Any]
 """A result as JSON has it: the fields of a :class:`~dljob.sim.results.scoring.Score`."""

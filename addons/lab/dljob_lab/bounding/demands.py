@@ -1,7 +1,7 @@
 """
-The least needs of each job of a workload, in numbers that :mod:`dljob.sim.bounding.dual` can price.
+The least needs of each job of a workload, in numbers that :mod:`dljob_lab.bounding.dual` can price.
 
-:mod:`dljob.sim.bounding.bounds` calls :func:`read_demands` once for each workload and setting. Everything here
+:mod:`dljob_lab.bounding.bounds` calls :func:`read_demands` once for each workload and setting. Everything here
 errs on the side of the job: what is read is never slower, later or dearer than what any policy can
 give to the job in :class:`dljob.sim.engine.world.World`, because a bound may only err in that direction.
 """
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from dljob.core.model import Cluster, GpuDemand, JobId, JobState, Mechanism
 from dljob.core.placement import largest
 from dljob.core.predicting.predictor import Predictor
-from dljob.sim.bounding.batches import find_progress
 from dljob.sim.engine.settings import Setting
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_lab.bounding.batches import find_progress
 from dljob_wire.messages import Shape
 
 

@@ -1,7 +1,7 @@
 """
 Results on disk: one line of JSON each, added as they come.
 
-:mod:`dljob.cli.verbs.studies.comparing.compare` opens one for ``--resume`` and looks there before it plays anything, so that a
+:mod:`dljob_lab.verbs.compare` opens one for ``--resume`` and looks there before it plays anything, so that a
 comparison which was interrupted goes on where it stopped. A line that was half written when the
 machine went down is not read, and its simulation is played again. Several comparisons may share a
 journal, since a result is known by a key that holds everything that determines it.
@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from dljob.sim.comparing.tasks import Values
 from dljob.sim.errors import BadInput
+from dljob_lab.comparing.tasks import Values
 
 
 class Journal:

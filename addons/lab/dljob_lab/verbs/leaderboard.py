@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from dljob.cli.verbs.studies.comparing.comparisons import RANGE, list_cells, list_titles
-from dljob.sim.comparing.suite import PARTS, Suite
-from dljob.sim.comparing.summing import Line, sum_up
-from dljob.sim.comparing.tasks import digest_program
 from dljob.sim.jobs.workloads import name_of
 from dljob.sim.policies import NAMES
+from dljob_lab.comparing.suite import PARTS, Suite
+from dljob_lab.comparing.summing import Line, sum_up
+from dljob_lab.comparing.tasks import digest_program
+from dljob_lab.verbs.comparisons import RANGE, list_cells, list_titles
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -1,7 +1,7 @@
 """
 The fastest progress that a job makes in a shape, over all batches that a policy may give it.
 
-:mod:`dljob.sim.bounding.demands` asks. Progress is counted in iterations of the job's own batch, each
+:mod:`dljob_lab.bounding.demands` asks. Progress is counted in iterations of the job's own batch, each
 weighed by what its samples are worth where the noise of the training is highest, so no moment of
 the training is faster than what is found here.
 

@@ -1,7 +1,7 @@
 """
 The bound that given prices of GPUs prove, and how many GPUs the jobs would take at these prices.
 
-:mod:`dljob.sim.bounding.ascent` calls :meth:`Dual.prove` in every round. The theory is Lagrangian
+:mod:`dljob_lab.bounding.ascent` calls :meth:`Dual.prove` in every round. The theory is Lagrangian
 duality: for any prices lambda(t) >= 0 of a GPU per second, the sum of completion times of any
 schedule is at least
 
@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dljob.sim.bounding.demands import Demand
+from dljob_lab.bounding.demands import Demand
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

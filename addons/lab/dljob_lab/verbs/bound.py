@@ -1,7 +1,7 @@
 """
 ``dljob bound``: what no policy can go below on a trace, and how close to it a good policy may be.
 
-:mod:`dljob.sim.bounding.bounds` says what the bound takes into account.
+:mod:`dljob_lab.bounding.bounds` says what the bound takes into account.
 """
 
 import time
@@ -24,10 +24,10 @@ from dljob.cli.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
-from dljob.sim.bounding.bounds import ROUNDS, Bound, bound_mean_jct
 from dljob.sim.engine.settings import Setting
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.scenarios import Scenario, build_setting, read_workload
+from dljob_lab.bounding.bounds import ROUNDS, Bound, bound_mean_jct
 
 
 @click.command("bound")
