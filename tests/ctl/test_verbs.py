@@ -10,6 +10,8 @@ import pytest
 
 from dljob.cli.main import cli
 from dljob.cli.verb_list import list_sections
+from dljob.cli.verbs.server.up import MECHANISMS
+from dljob.core.model import Mechanism
 from tests.ctl.running import LONGEST_S
 
 NAMES = [name for verbs in list_sections().values() for name in verbs]
@@ -39,6 +41,10 @@ def test_every_verb_tells_what_it_does_and_what_each_option_is_for(dljob):
         for option in command.params:
             if isinstance(option, click.Option) and option.name not in UNSAID:
                 assert option.help, (path, option.name)
+
+
+def test_up_offers_every_mechanism():
+    assert list(MECHANISMS) == [each.value for each in Mechanism]
 
 
 UNSAID = {"reason", "seed", "version"}

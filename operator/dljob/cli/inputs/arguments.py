@@ -8,15 +8,15 @@ status is 2.
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from dljob.control.settings import read_numbers
-from dljob.sim import policies
-from dljob.sim.clusters import Machines, fill_nodes, parse_cluster
 from dljob.sim.results.looks import FORMATS, Format
-from dljob.sim.simulating import Contestant
+
+if TYPE_CHECKING:
+    from dljob.sim.clusters import Machines
+    from dljob.sim.simulating import Contestant
 
 Value = TypeVar("Value")
 
@@ -46,13 +46,19 @@ def option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 @option_type
-def read_contestant(text: str) -> Contestant:
+def read_contestant(text: str) -> "Contestant":
     """Parse a policy with its options; the typed text is its name in results."""
+    # Not at the top, because policies take long to load.
+    from dljob.sim import policies  # noqa: PLC0415
+    from dljob.sim.simulating import Contestant  # noqa: PLC0415
+
     return Contestant(text, policies.read(text))
 
 
 @option_type
-def read_gpus(text: str) -> tuple[Machines, ...]:
+def read_gpus(text: str) -> "tuple[Machines, ...]":
+    from dljob.sim.clusters import fill_nodes  # noqa: PLC0415 - it loads the model of a cluster
+
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError(f"{text!r} is not a whole number of GPUs; give at least 1")
     return fill_nodes(int(text))
@@ -67,13 +73,17 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 
 @option_type
-def read_cluster(text: str) -> tuple[Machines, ...]:
+def read_cluster(text: str) -> "tuple[Machines, ...]":
+    from dljob.sim.clusters import parse_cluster  # noqa: PLC0415 - as above
+
     return parse_cluster(text)
 
 
 @option_type
 def read_limits(text: str) -> dict[str, int]:
     """Parse a number for each namespace, as in the controller's settings."""
+    from dljob.control.settings import read_numbers  # noqa: PLC0415 - it loads all settings
+
     try:
         return read_numbers(text)
     except ValueError as error:
