@@ -13,9 +13,18 @@ from dljob.installed import POLICIES, find_points, miss_add_on
 
 LAB_POLICIES: Final = frozenset(
     [
-        *("afs-p", "afs-s", "fjf", "gang-fifo", "hdf", "hesrpt", "kube-default", "kube-pods"),
-        *("locality", "lyra", "ones", "optimus-periodic", "sia", "smartfill", "srsf-e", "srtf-e"),
-        "themis",
+        *("afs-l", "afs-p", "afs-s", "dragon", "fjf", "gang-fifo", "hdf", "hesrpt", "kube-default"),
+        *(
+            "kube-pods",
+            "locality",
+            "lyra",
+            "ones",
+            "optimus",
+            "optimus-periodic",
+            "sia",
+            "smartfill",
+        ),
+        *("srsf-e", "srtf-e", "themis"),
     ]
 )
 """The policies of dljob-lab, which a user may name where it is missing."""

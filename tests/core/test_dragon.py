@@ -8,8 +8,8 @@ import pytest
 from dljob.core import cycle
 from dljob.core.model import Cause, CauseCode, JobId, JobState, Snapshot
 from dljob.core.planning import Change, Plan, Start, Step, Wait
-from dljob.core.policies.papers.dragon.policy import DragonState
 from dljob.sim import policies
+from dljob_lab.policies.elastic.dragon.policy import DragonState
 from tests.builders import make_cluster, make_snapshot, make_state
 
 LATE = 1000.0

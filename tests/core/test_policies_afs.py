@@ -15,8 +15,10 @@ from dljob.core import cycle
 from dljob.core.contract import Decision
 from dljob.core.model import CauseCode, Cluster, JobState, Snapshot
 from dljob.core.planning import Move, Start
-from dljob.core.policies.papers.afs.curves import Curve
-from dljob.core.policies.papers.afs.sharing import (
+from dljob.core.profiles import Profile
+from dljob.sim import policies
+from dljob_lab.policies.elastic.afs.curves import Curve
+from dljob_lab.policies.elastic.afs.sharing import (
     Contender,
     Terms,
     hand_out,
@@ -24,8 +26,6 @@ from dljob.core.policies.papers.afs.sharing import (
     measure_length,
     measure_saturation,
 )
-from dljob.core.profiles import Profile
-from dljob.sim import policies
 from dljob_wire.messages import Shape
 from tests.builders import (
     make_cluster,

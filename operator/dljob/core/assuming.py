@@ -75,7 +75,7 @@ BY_CURVES: Assumes = {
     Knowledge.SPEED: "supposes that each GPU adds as much as the first",
     Knowledge.MEASURED: GUESSES,
 }
-"""The fallbacks of elastic policies after AFS (:mod:`dljob.core.policies.papers.afs.curves`)."""
+"""The fallbacks of elastic policies after AFS (:mod:`dljob_lab.policies.elastic.afs.curves`)."""
 
 
 @runtime_checkable

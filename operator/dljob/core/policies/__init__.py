@@ -1,15 +1,8 @@
 """
 The policies of the product, by the names that users type.
 
-A policy of your own is one file with a class like the others, in the folder that says where it comes from, and one
-line in the list below:
-
-- :mod:`.foresight` is the default;
-- :mod:`.papers` has what papers describe;
-- :mod:`.baselines` has simple rules;
-- :mod:`.common` is what several of them share, and no policy.
-
-:mod:`dljob.known_policies` adds those of the installed add-ons.
+:mod:`.foresight` is the default, :mod:`.papers` has those of papers, :mod:`.baselines` simple rules, and :mod:`.common`
+what several of them share. :mod:`dljob.known_policies` adds those of the installed add-ons.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +16,6 @@ from dljob.core.policies.baselines.max_min import MaxMin
 from dljob.core.policies.baselines.srtf import Srsf, Srtf
 from dljob.core.policies.foresight import Foresight
 from dljob.core.policies.papers.adaptive import Adaptive
-from dljob.core.policies.papers.afs.afs_l import AfsL
-from dljob.core.policies.papers.dragon import Dragon
-from dljob.core.policies.papers.optimus import Optimus
 from dljob.core.policies.papers.tiresias import Tiresias
 from dljob.core.problems import nearest
 
@@ -33,8 +23,7 @@ Known = Mapping[str, Callable[..., Policy]]
 """Policies by their names."""
 
 POLICIES: Known = {
-    policy.name: policy
-    for policy in (Fifo, Dragon, Optimus, Adaptive, Foresight, MaxMin, Srtf, Srsf, Tiresias, AfsL)
+    policy.name: policy for policy in (Foresight, Adaptive, MaxMin, Srsf, Srtf, Tiresias, Fifo)
 }
 
 NAMES: tuple[str, ...] = tuple(POLICIES)

@@ -15,8 +15,8 @@ from dljob.core.contract import Decision, Share, View
 from dljob.core.model import Cause, CauseCode, JobId, JobState
 from dljob.core.options import check, declare
 from dljob.core.policies.common.counting import Counts
-from dljob.core.policies.common.gains import shortens, time_saved
 from dljob.core.policies.common.ordering import NEXT_ROUND, keep_all
+from dljob_lab.policies.common.gains import shortens, time_saved
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)

@@ -24,13 +24,13 @@ from dljob.core.contract import Policy
 from dljob.core.model import Mechanism
 from dljob.core.policies.foresight import Foresight
 from dljob.core.policies.papers.adaptive import Adaptive
-from dljob.core.policies.papers.optimus import Optimus
 from dljob.core.profiles import Costs
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.results.records import Happening, Record
 from dljob.sim.results.scoring import score
 from dljob.sim.simulating import Watch
+from dljob_lab.policies.elastic.optimus import Optimus
 from dljob_lab.policies.rigid.kube_default import KubeDefault
 from dljob_lab.reproducing.sidecar.constants import FROZEN
 from dljob_lab.reproducing.sidecar.workloads import (

@@ -1,7 +1,7 @@
 """
 In which order jobs come that are known to end: by the time they still need, or by that x GPUs.
 
-:mod:`dljob.core.policies.baselines.srtf` and its relatives order with it, and :mod:`dljob.core.policies.papers.afs.sharing`.
+:mod:`dljob.core.policies.baselines.srtf` and its relatives order with it, and :mod:`dljob_lab.policies.elastic.afs.sharing`.
 
 Results about a job are kept for as long as they stay true, because thousands may wait and
 an event changes three of them.

@@ -2,7 +2,7 @@
 The adaptive scheduler of the SideCar paper: reshape down for the incoming, up when idle.
 
 Wang et al., "An Efficient and Non-Intrusive GPU Scheduling Framework for Deep Learning Training
-Systems", section III.C, Algorithms 1 and 2. The default policy.
+Systems", section III.C, Algorithms 1 and 2.
 """
 
 import itertools

@@ -1,1 +1,1 @@
-"""The variants of AFS next to :mod:`dljob.core.policies.papers.afs`, whose sharing they use."""
+"""AFS-L and AFS-P, and variants that share GPUs as they do."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from dljob.core.assuming import GUESSES, Assumes, Knowledge
 from dljob.core.contract import View
-from dljob.core.policies.papers.afs.sharing import Draw, Sharing, Terms
+from dljob_lab.policies.elastic.afs.sharing import Draw, Sharing, Terms
 from dljob_lab.policies.elastic.afs.turns import TurnTaking
 
 
@@ -28,7 +28,7 @@ class AfsP(TurnTaking):
 
     - "At random" is a lot that each job draws once, from the seed and its name. A lot for every
       comparison would change shares at every event without a cause.
-    - The order of the scan is that of :func:`dljob.core.policies.papers.afs.sharing.hand_out`, with lots for lengths.
+    - The order of the scan is that of :func:`dljob_lab.policies.elastic.afs.sharing.hand_out`, with lots for lengths.
     - CoDDL measures a new job on all smaller shares at once, because there a change takes
       milliseconds. Here it takes a restart, so smaller shares are estimated from what is observed.
     - Of two jobs with the same counter the one that runs comes first, then the one that came first.

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from dljob.core.assuming import GUESSES, Assumes, Knowledge
 from dljob.core.contract import View
-from dljob.core.policies.papers.afs.sharing import (
+from dljob_lab.policies.elastic.afs.sharing import (
     Contender,
     Draw,
     Sharing,

@@ -13,8 +13,8 @@ from dljob.core.contract import Decision, View
 from dljob.core.options import check
 from dljob.core.policies.common import ranking
 from dljob.core.policies.common.ordering import BEHIND, count_requested
-from dljob.core.policies.papers.afs import places
-from dljob.core.policies.papers.afs.sharing import Contender, Sharing, Terms
+from dljob_lab.policies.elastic.afs import places
+from dljob_lab.policies.elastic.afs.sharing import Contender, Sharing, Terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from dljob.core.contract import Decision, View
 from dljob.core.model import JobState
 from dljob.core.options import check, declare
 from dljob.core.policies.common.ordering import Left, Line, fewest_needed
-from dljob.core.policies.papers.afs import places
-from dljob.core.policies.papers.afs.sharing import Sharing, Terms
 from dljob.core.queues import Block
+from dljob_lab.policies.elastic.afs import places
+from dljob_lab.policies.elastic.afs.sharing import Sharing, Terms
 
 SLACK = 1e-9
 """By what share of a unit a turn may seem too short, because of how times are rounded."""

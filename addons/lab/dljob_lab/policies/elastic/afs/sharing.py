@@ -2,7 +2,7 @@
 How AFS divides GPUs among jobs: one each first, then one by one by its rule, then whole options.
 
 Used by ``afs-l``, ``afs-p``, ``afs-s``, ``srtf-e`` and ``srsf-e``. A :class:`Sharing` counts the GPUs of each
-type; on which nodes they are is the business of :mod:`dljob.core.policies.papers.afs.places`, to which the
+type; on which nodes they are is the business of :mod:`dljob_lab.policies.elastic.afs.places`, to which the
 targets go. The steps are those of AFS (Hwang et al., NSDI '21), sections 3.3 and 4.4:
 
 1. :meth:`Sharing.admit` gives each job in turn the least that it can run on, while GPUs last.
@@ -21,9 +21,9 @@ from dljob.core.model import Cluster, JobId, JobState
 from dljob.core.placement.counting import count_usable
 from dljob.core.placement.largest import largest_possible, may_be_anywhere
 from dljob.core.policies.common.ordering import Count, Line, rank_types
-from dljob.core.policies.papers.afs.curves import Curve, make_curve, overestimate
 from dljob.core.predicting.conclusions import Kept
 from dljob.core.profiles import JobType
+from dljob_lab.policies.elastic.afs.curves import Curve, make_curve, overestimate
 
 BAND = 1.0
 """By how much saturations differ before efficiency decides: the 1 of ``x_b + 1 < x_a``."""

@@ -1,7 +1,7 @@
 """
 How fast a job is on each number of GPUs, as AFS compares jobs with each other.
 
-Made by :mod:`dljob.core.policies.papers.afs.sharing` for each decision. AFS (Hwang et al., NSDI '21, section 3.2)
+Made by :mod:`dljob_lab.policies.elastic.afs.sharing` for each decision. AFS (Hwang et al., NSDI '21, section 3.2)
 asks of a job with ``k`` GPUs its throughput ``p`` there and ``p'`` on one more. Its rule (3) gives
 the next GPU to the longer job ``b`` of two, and not to the shorter ``a``, where
 ``(p'_b - p_b) / p'_b > (p'_a - p_a) / p_a``. With the *saturation* ``x = p / (p' - p)``, that is, how

@@ -17,7 +17,7 @@ from dljob.core.model import JobId, JobState, NodeName
 from dljob.core.options import check, declare
 from dljob.core.placement.free_gpus import Fit, Room
 from dljob.core.policies.common import ordering
-from dljob.core.policies.papers.dragon.surplus import Surplus, enlarge, note_idle
+from dljob_lab.policies.elastic.dragon.surplus import Surplus, enlarge, note_idle
 
 
 class DragonState(NamedTuple):

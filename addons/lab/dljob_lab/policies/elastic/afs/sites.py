@@ -1,7 +1,7 @@
 """
 Where each job is to be while targets are being placed, and the shares that say so.
 
-:class:`Sites` is the book that :mod:`dljob.core.policies.papers.afs.places` fills, in the order in which it
+:class:`Sites` is the book that :mod:`dljob_lab.policies.elastic.afs.places` fills, in the order in which it
 decides. It keeps the free GPUs in step with what jobs have, and gives each share its cause.
 """
 
@@ -13,7 +13,7 @@ from dljob.core.placement.counting import count_nodes, count_usable
 from dljob.core.placement.free_gpus import Room
 from dljob.core.policies.common.clearing import Relocation
 from dljob.core.policies.common.ordering import keep
-from dljob.core.policies.papers.afs.sharing import Target
+from dljob_lab.policies.elastic.afs.sharing import Target
 
 _STARTS = Cause(CauseCode.ITS_TURN)
 _GROWS = Cause(CauseCode.FASTER_WITH_MORE)

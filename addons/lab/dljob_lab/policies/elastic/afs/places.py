@@ -1,7 +1,7 @@
 """
 Where the jobs of an elastic policy are to be, once it is known how many GPUs each shall have.
 
-Called by the policies that divide with :mod:`dljob.core.policies.papers.afs.sharing`. It promises only
+Called by the policies that divide with :mod:`dljob_lab.policies.elastic.afs.sharing`. It promises only
 what there is room for. CoDDL (AFS, section 4.4 and appendix E) wants every job on the fewest machines,
 and migrates "as the final resort when it is unavoidable":
 
@@ -25,9 +25,9 @@ from dljob.core.contract import Decision
 from dljob.core.model import Cause, JobState
 from dljob.core.placement.counting import count_nodes
 from dljob.core.policies.common.ordering import NO_ROOM, Line
-from dljob.core.policies.papers.afs.seeking import Seeker
-from dljob.core.policies.papers.afs.sharing import Sharing, Target
-from dljob.core.policies.papers.afs.sites import Sites, keep_largest
+from dljob_lab.policies.elastic.afs.seeking import Seeker
+from dljob_lab.policies.elastic.afs.sharing import Sharing, Target
+from dljob_lab.policies.elastic.afs.sites import Sites, keep_largest
 
 
 def settle(sharing: Sharing, line: Line, *, wait: Cause = NO_ROOM) -> Decision:

@@ -14,8 +14,8 @@ from dljob.core.contract import Decision, View
 from dljob.core.model import Cause, CauseCode, JobState, NodeName
 from dljob.core.placement.free_gpus import grow
 from dljob.core.placement.largest import acceptable_types
-from dljob.core.policies.common.gains import time_saved
 from dljob.core.policies.common.holdings import Holding, Ledger
+from dljob_lab.policies.common.gains import time_saved
 
 _NO_ROOM = Cause(CauseCode.NO_ROOM)
 _ITS_TURN = Cause(CauseCode.ITS_TURN)

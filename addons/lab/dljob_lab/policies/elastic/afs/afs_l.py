@@ -11,8 +11,8 @@ from dljob.core.contract import Decision, View
 from dljob.core.model import JobState
 from dljob.core.options import check
 from dljob.core.policies.common import ordering, ranking
-from dljob.core.policies.papers.afs import places
-from dljob.core.policies.papers.afs.sharing import Draw, Sharing, Terms, measure_length
+from dljob_lab.policies.elastic.afs import places
+from dljob_lab.policies.elastic.afs.sharing import Draw, Sharing, Terms, measure_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class AfsL:
       are exactly twice as fast, because (3) is then a draw. The text says that stage one comes
       first, and so it does here; for curves that bend the two are the same.
     - The comparison is not transitive, so that the order of the scan matters, which the paper
-      leaves open; :func:`dljob.core.policies.papers.afs.sharing.hand_out` says which one is taken.
+      leaves open; :func:`dljob_lab.policies.elastic.afs.sharing.hand_out` says which one is taken.
     - A job whose least is more than one GPU gets that in stage one; where it does not fit, those
       behind it are tried.
     - A job of higher priority comes first in stage one. Beyond its least it is a job like others.

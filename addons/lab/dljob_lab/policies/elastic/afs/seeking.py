@@ -1,14 +1,14 @@
 """
 Where the GPUs of a target are: on the nodes of its job, in a gap, or where smaller jobs make room.
 
-:mod:`dljob.core.policies.papers.afs.places` asks a :class:`Seeker` for one target after the other.
+:mod:`dljob_lab.policies.elastic.afs.places` asks a :class:`Seeker` for one target after the other.
 """
 
 from dljob.core.model import JobId, JobState, NodeName
 from dljob.core.placement.free_gpus import grow
 from dljob.core.policies.common.clearing import Clearing, Patience
-from dljob.core.policies.papers.afs.sharing import Target
-from dljob.core.policies.papers.afs.sites import Nodes, Sites
+from dljob_lab.policies.elastic.afs.sharing import Target
+from dljob_lab.policies.elastic.afs.sites import Nodes, Sites
 
 
 class Seeker:

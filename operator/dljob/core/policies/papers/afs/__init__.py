@@ -1,1 +1,0 @@
-"""AFS: AFS-L and its relatives, one module each, and the rules that they share."""
