@@ -1,5 +1,5 @@
 """
-The SideCar as Python runs this folder, or ``dljob-sidecar.pyz``, which is the folder in one file with what it needs.
+The SideCar as Python runs this folder, or ``dljob-sidecar.pyz``, which is the folder in one file with the packages that it needs.
 
 Which interpreter an image has becomes known only when it starts. This file is therefore written
 such that any Python 3 can read it, also one that is too old for the rest, and says so by name.

@@ -1,5 +1,5 @@
 """
-What is installed beside the product: extras, and add-ons with their verbs and policies.
+The installed extras and add-ons, with the verbs and policies of the add-ons.
 
 A verb imports rarely used packages where it needs them. :mod:`dljob.cli.main` and :mod:`dljob.api.refusals` turn
 the failure of such an import into a refusal that names the extra, such as ``pip install
@@ -7,7 +7,7 @@ the failure of such an import into a refusal that names the extra, such as ``pip
 dljob, so ``pyproject.toml`` is the only list.
 
 An add-on offers its verbs and policies by entry points. The product imports no add-on, works without any, and knows
-of those that are made with it only what a user has to be told if one is missing.
+of those that are made with it their verbs and policies, so that a refusal names the one that is missing.
 """
 
 import json
@@ -27,7 +27,7 @@ COMMANDS: Final = "dljob.commands"
 POLICIES: Final = "dljob.policies"
 """The entry points of policies; :mod:`dljob.known_policies` reads them."""
 PAGES: Final = "dljob.pages"
-"""The entry points of pages: ``record`` makes one of a record, ``up`` takes the options of one beside a controller."""
+"""The entry points of pages: ``record`` makes one of a record, ``up`` takes the options of one for a controller."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 
