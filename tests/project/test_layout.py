@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = ROOT / "operator"
 SIDECAR = ROOT / "sidecar"
@@ -109,6 +111,12 @@ def test_contracts_hold_every_package():
     [arrows] = [rule for rule in contracts["contracts"] if rule["id"] == "arrows"]
     layers = set(re.findall(r"\w+", " ".join(arrows["layers"])))
     assert {package.name for package in PACKAGES} == set(contracts["root_packages"]) == layers
+
+
+def test_picture_of_the_house_is_current():
+    with loaded("draw-house") as script:
+        drawn = script.draw()
+    assert script.PICTURE.read_text(encoding="utf-8") == drawn, "run scripts/draw-house"
 
 
 def test_no_file_names_a_place_on_one_machine_or_a_package_registry():
