@@ -28,7 +28,7 @@ class Page:
     def __init__(self, up):
         [(self.host, port, self.token)] = PRINTED.findall(up.log.read_text(encoding="utf-8"))
         self.address = f"http://localhost:{port}/"
-        [self.pid] = [pid for pid in find_processes(up.root) if b"web_process" in words(pid)]
+        [self.pid] = [pid for pid in find_processes(up.root) if b"dljob_web.machine" in words(pid)]
         self._handle = os.pidfd_open(self.pid)
 
     def ask(self, path, body=None, **headers):

@@ -15,7 +15,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 
 CLUSTER, MONGO = {"dljob.client.cluster", "dljob_web.portal"}, {"dljob.store.mongo"}
-PLOTS = {"dljob.cli.output.pictures", "dljob_lab.demonstrating.pictures", "dljob.sim.results"}
+PLOTS = {
+    *("dljob.cli.output.pictures", "dljob_lab.comparing.bar_charts"),
+    *("dljob_lab.demonstrating.pictures", "dljob.sim.results"),
+}
 SIM = {"dljob_lab.reproducing.sidecar.fitting"}
 OPERATOR = {*CLUSTER, *MONGO, "dljob_gangs", "dljob.kube", "dljob.operator"}
 ALL = OPERATOR | PLOTS | SIM
