@@ -94,7 +94,8 @@ def make_documents(folder: Path, seconds: float) -> list[Document]:
 async def play(setup: Setup, documents: Sequence[Document], seconds: float) -> list[dict[str, Any]]:
     """Submit all at once, ask at 5 %, and compare in the end."""
     async with controlling(setup) as running:
-        running.registry.submit_all(documents, time.time())
+        for document in documents:
+            running.registry.submit(document, time.time())
         running.controller.wake(burst=True)
         client = SocketClient(running.folders.socket)
         told = await asyncio.gather(*(_ask(running, client, case.name) for case in CASES))

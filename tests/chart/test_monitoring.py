@@ -12,8 +12,7 @@ import yaml
 
 from dljob.control.reporting.metrics import Metrics
 from dljob.core.model import Phase
-from dljob.store.notebook.notebook import NotebookState
-from dljob.store.notebook.pending import Dropped
+from dljob.store.notebook import Dropped, NotebookState
 from dljob.store.tables import GpuState
 from dljob_gangs.book import Book
 from dljob_gangs.decider import Decider

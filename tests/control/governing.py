@@ -25,7 +25,7 @@ from dljob.core.model import JobId, Mechanism, Phase, Snapshot
 from dljob.core.planning import Plan
 from dljob.core.predicting.fitting import Forecast
 from dljob.core.profiles import JobType, Profile
-from dljob.store.notebook.notebook import Notebook
+from dljob.store.notebook import Notebook
 from dljob_wire.messages import State
 from tests.builders import make_job, make_profile
 from tests.control.played import Killed, Leash, PlayedPlatform, World
@@ -148,8 +148,7 @@ class Government:
         self.notebook: Notebook | None = None
         """With ``learns``: what the real learning has written, in a store in memory."""
         if learns:
-            self.notebook = Notebook(MemoryStore(), notify=lambda _: None)
-            self.notebook.open(wait_seconds=60.0)
+            self.notebook = Notebook(MemoryStore()).open(wait_seconds=60.0)
         self.metrics = PlayedMetrics()
         self.reigns: list[Reign] = []
         self._loop = asyncio.new_event_loop()

@@ -32,8 +32,7 @@ from dljob.core.model import (
 from dljob.core.planning import Plan, Reshape, Start
 from dljob.core.profiles import JobType
 from dljob.core.recording.record import Decided, Happened
-from dljob.store.notebook.knowledge import ENDED
-from dljob.store.notebook.notebook import Notebook
+from dljob.store.notebook import ENDED, Notebook
 from dljob.store.opening import open_store
 from dljob.store.rows import LONGEST_TEXT, read_history
 from dljob_wire.messages import Change, Progress, State
@@ -53,8 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(file: Path) -> Iterator[LearnedState]:
-    notebook = Notebook(open_store(str(file), environment={}), notify=lambda _: None)
-    notebook.open(wait_seconds=LONG_S)
+    notebook = Notebook(open_store(str(file), environment={})).open(wait_seconds=LONG_S)
     remembrance = LearnedState(notebook, SpeedSamples(sample_seconds=1.0), epoch=1)
     yield remembrance
     remembrance.close()
@@ -152,8 +150,7 @@ def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file
 def test_the_next_leader_knows_it_too_while_the_job_lives(memory, file):
     there = entry(1, ONE)
     trains(memory, there, since=100.0, until=110.0)
-    notebook = Notebook(open_store(str(file), environment={}), notify=lambda _: None)
-    notebook.open(wait_seconds=LONG_S)
+    notebook = Notebook(open_store(str(file), environment={})).open(wait_seconds=LONG_S)
     notebook.adopt(memory.profiles().values())
     with closing(LearnedState(notebook, SpeedSamples(sample_seconds=1.0), epoch=2)) as later:
         later.update(scene(there))

@@ -6,8 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dljob.control.reporting.metrics import MOST_NAMESPACES, OTHER_NAMESPACES, Metrics
 from dljob.core.model import JobId, NodeName, Phase
-from dljob.store.notebook.notebook import NotebookState
-from dljob.store.notebook.pending import Dropped
+from dljob.store.notebook import Dropped, NotebookState
 from tests.control.scenes import cast, make_scene, ready, run, running
 
 N0 = NodeName("n0")

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.control.sidecars.plausible import FASTEST, LONGEST_S, SLOWEST, plausible
+from dljob.control.sidecars.contacts import FASTEST, LONGEST_S, SLOWEST, plausible
 from dljob_wire.messages import Change, Phase, Progress, State
 
 NUMBERS = st.floats(0.0, 1e300)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dljob.control.recording.composing import compose
-from dljob.control.recording.recorder import Recorder
-from dljob.control.recording.stages import Stages
+from dljob.control.recording.recorder import Recorder, Stages
 from dljob.control.situation.ports import Entry, PodKey
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Status

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dljob.control.sidecars import following
-from dljob.control.sidecars.plausible import LONGEST_S
+from dljob.control.sidecars.contacts import LONGEST_S
 from dljob.control.situation.dialer import NO_CONTACT, ForeignEpoch
 from dljob.control.situation.ports import PodKey
 from dljob.core.model import JobId, NodeName

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dljob.control.deciding.futures import turn_document
+from dljob.control.reporting.plans import turn_document
 from dljob.control.situation.status_documents import write_time
 from dljob.core.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
 from dljob.core.model import Cluster, JobId, Snapshot

@@ -45,7 +45,7 @@ def evil(root: Path) -> Any:
         document = job_document("evil", profile={"model": "m"})
         document["metadata"]["annotations"] = {"note": EVIL}
         document["spec"]["template"]["spec"]["containers"][0]["args"] = [EVIL.replace("\0", "")]
-        up.do(lambda stage: stage.registry.submit_all([document], now=0.0))
+        up.do(lambda stage: stage.registry.submit(document, now=0.0))
         up.do(lambda stage: stage.give("evil", {"n1": [0, 1]}, message=f"it says {EVIL}"))
         yield root
 

@@ -30,7 +30,8 @@ def path(tmp_path: Path) -> Path:
     with closing(Registry.open(path)) as registry:
         fine = job_document("fine")
         fine["metadata"]["namespace"] = "team"
-        registry.submit_all([job_document("odd"), fine], 1000.0)
+        registry.submit(job_document("odd"), 1000.0)
+        registry.submit(fine, 1000.0)
     return path
 
 

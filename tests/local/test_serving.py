@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.control.deciding import plans
+from dljob.control.reporting import plans
 from dljob.control.reporting.reasons import Outlook
 from dljob.core import foreseeing
 from dljob.core.foreseeing import Effect, Turn
@@ -22,7 +22,7 @@ from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, P
 from dljob.core.planning import Reshape, Wait
 from dljob.core.recording.record import Decided, Given, Gpu, Happened, Submitted, decode
 from dljob.core.recording.sums import list_outages, sum_gpu_seconds
-from dljob.local.api import queries, refusals, showing
+from dljob.local.api import refusals, requests, showing
 from dljob.local.api.access import Access
 from dljob.local.folders import StateError
 from dljob.local.jobs.registry import Registry
@@ -87,7 +87,7 @@ def test_only_its_owner_may_open_the_socket_and_a_stale_one_is_replaced(root):
 @pytest.fixture
 def endless(monkeypatch):
     """Let requests wait longer than any test."""
-    monkeypatch.setattr(queries, "LONGEST_WAIT_S", 1e6)
+    monkeypatch.setattr(requests, "LONGEST_WAIT_S", 1e6)
 
 
 def test_a_waiting_request_does_not_delay_the_end_of_the_server(root, endless):
@@ -392,11 +392,11 @@ def save_something(up):
 def test_a_second_request_can_keep_the_checkpoints_and_none_gives_them_up(ask, up):
     save_something(up)
     ask.submit(job_document("a"))
-    requests = (
+    queries = (
         *("", "?removeCheckpoints=true", "?keepCheckpoints=true"),
         *("", "?removeCheckpoints=true"),
     )
-    assert [cancelled(ask, query) for query in requests] == [False, False, True, True, True]
+    assert [cancelled(ask, query) for query in queries] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -815,7 +815,7 @@ def test_every_refusal_has_the_same_form(ask):
 
 
 def test_a_request_before_the_first_cycle_is_answered_after_it(ask, up, monkeypatch):
-    monkeypatch.setattr(queries, "PATIENCE_S", 240.0)
+    monkeypatch.setattr(requests, "PATIENCE_S", 240.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     answers: list[Answer] = []
     asks = threading.Thread(target=lambda: answers.append(ask("GET", "/v1/nodes")))
@@ -830,7 +830,7 @@ def test_a_request_before_the_first_cycle_is_answered_after_it(ask, up, monkeypa
 
 
 def test_a_request_is_refused_if_the_first_cycle_takes_too_long(ask, up, monkeypatch):
-    monkeypatch.setattr(queries, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(requests, "PATIENCE_S", 0.0)
     up.do(lambda stage: setattr(stage, "has_looked", False))
     for request_ in (("GET", "/v1/nodes"), ("POST", "/v1/plan", job_document("a"))):
         answer = ask(*request_)

@@ -4,29 +4,24 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-import pytest
-
-from dljob.control.sidecars.peers import Peer
-from dljob.local.api import turns
 from dljob.local.api.jobs import job_documents
 from dljob.local.api.refusals import RefusedError
-from dljob.local.api.turns import Turns
+from dljob.local.api.requests import CALLER, Turns
+from dljob.local.environments import Submitter
 from tests.local.stages import job_document
 
 WORK_S = 0.05
 
 
-@pytest.fixture(autouse=True)
-def peers(monkeypatch):
-    monkeypatch.setattr(turns, "read_peer", lambda uid: Peer(1, uid, uid))
+class Request(dict[object, object]):
+    """A request of a user, whose client can hang up."""
 
+    def __init__(self, uid):
+        super().__init__({CALLER: Submitter("", uid, uid)})
+        self.transport: SimpleNamespace | None = SimpleNamespace(is_closing=lambda: False)
 
-def request_of(uid):
-    closing: list[None] = []
-    transport = SimpleNamespace(
-        get_extra_info=lambda _: uid, is_closing=lambda: bool(closing), close=closing.append
-    )
-    return SimpleNamespace(transport=transport)
+    def hang_up(self):
+        self.transport = None
 
 
 async def work(taken, request, ended):
@@ -37,11 +32,11 @@ async def work(taken, request, ended):
 
 
 def test_a_user_waits_for_one_request_of_another_who_sends_many():
-    many, one = [request_of(1) for _ in range(10)], request_of(2)
+    many, one = [Request(1) for _ in range(10)], Request(2)
 
     async def story():
         taken = Turns()
-        ended: list[SimpleNamespace] = []
+        ended: list[Request] = []
         tasks = [asyncio.create_task(work(taken, each, ended)) for each in (*many, one)]
         began = time.monotonic()
         await asyncio.gather(*tasks)
@@ -53,14 +48,14 @@ def test_a_user_waits_for_one_request_of_another_who_sends_many():
 
 
 def test_a_request_whose_client_has_hung_up_takes_no_turn():
-    first, gone = request_of(1), request_of(1)
+    first, gone = Request(1), Request(1)
 
     async def story():
         taken = Turns()
-        ended: list[SimpleNamespace] = []
+        ended: list[Request] = []
         tasks = [asyncio.create_task(work(taken, each, ended)) for each in (first, gone)]
         await asyncio.sleep(0)
-        gone.transport.close(None)
+        gone.hang_up()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(outcomes[1], RefusedError)
         assert ended == [first]

@@ -15,7 +15,7 @@ import dljob.api
 from dljob import training
 from dljob.cli.main import cli
 from dljob.control.settings import Loaded
-from dljob.local.settings import LocalSettings
+from dljob.local.setup import LocalSettings
 from dljob.operator.settings import OperatorSettings
 from tests.scripts import loaded
 

@@ -50,8 +50,8 @@ from dljob.local.server_parts import ServerParts
 from dljob.local.setup import Setup
 from dljob.local.state_folder import lock_folder, make_folders
 from dljob.store.importing import import_profiles
-from dljob.store.notebook.notebook import Notebook
-from dljob.store.opening import open_notebook, open_store
+from dljob.store.notebook import Notebook
+from dljob.store.opening import open_store
 from dljob.store.store import Bounds
 
 log = logging.getLogger(__name__)
@@ -329,7 +329,7 @@ class Running:
         )
         if self.setup.profiles:
             import_profiles(store, self.setup.profiles)
-        return open_notebook(store, self.setup.options.costs)
+        return Notebook(store, defaults=self.setup.options.costs).open()
 
     def _server_parts(self) -> ServerParts:
         return ServerParts(

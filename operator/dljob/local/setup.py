@@ -1,11 +1,11 @@
-"""The options of a server of one machine."""
+"""The settings of ``dljob up``, and the setup of its controller that follows from them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dljob.control.scheduling import Options
-from dljob.control.settings import Setting
+from dljob.control.settings import Setting, Settings
 from dljob.control.sidecars.dialing import DialSettings
 from dljob.control.situation.ports import PodKey
 from dljob.core.model import Node
@@ -18,6 +18,25 @@ from dljob.local.pods.launching import POLL_SECONDS, RELEASE_SECONDS
 from dljob.local.pods.pod_states import AT_ONCE, PodTimes
 from dljob.local.pods.rotating import LogLimits
 from dljob_wire.messages import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings(Settings):
+    """The settings of any controller, and those of one machine."""
+
+    logs: LogLimits = field(default_factory=LogLimits)
+    """How much is kept of what trainings write."""
+    users: UserLimits = field(default_factory=UserLimits)
+    """The limits of each user but root at a server of all users."""
+    cloud: CloudSettings = field(default_factory=CloudSettings)
+    """The notices of the cloud that runs this machine."""
+    release_seconds: float = RELEASE_SECONDS
+    """How long memory on a GPU that may still be a job's keeps the GPU from being released, once no
+    process of the job is left; 0 for as long as it is in use."""
+
+    def __post_init__(self) -> None:
+        if self.release_seconds < 0:
+            raise ValueError(f"release_seconds is {self.release_seconds:g}; give at least 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ from dljob.operator.reporting.losses import LossAnnotations
 from dljob.operator.reporting.operator_events import tell_of_store
 from dljob.operator.reporting.publishing import Publisher, Publishing
 from dljob.operator.reporting.settings_configmap import SettingsConfigMap, show_settings
-from dljob.store.notebook.notebook import Notebook
-from dljob.store.opening import open_notebook, open_store
+from dljob.store.notebook import Notebook
+from dljob.store.opening import open_store
 from dljob.store.sqlite.store import SqliteStore
 from dljob.store.store import Bounds
 
@@ -315,6 +315,6 @@ def open_memory(work: Work, learned: Learned) -> Notebook:
     if isinstance(store, SqliteStore):
         # A server has it from the former leader itself.
         learned.complete(store)
-    notebook = open_notebook(store, work.options.costs)
+    notebook = Notebook(store, defaults=work.options.costs).open()
     notebook.adopt(learned.profiles)
     return notebook

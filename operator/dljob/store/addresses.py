@@ -7,6 +7,7 @@ A URL may contain a password, so every message about an address uses :func:`reda
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
@@ -63,12 +64,8 @@ class MongoAddress:
     def _secrets(self) -> set[str]:
         plain = {self.credentials.password, self.url}
         plain |= {value for name, value in self.options.items() if _SECRET.search(name)}
-        quoted = {f(each) for each in plain for f in (quote, quote_plus, _quoted_fully)}
+        quoted = {f(each) for each in plain for f in (quote, quote_plus, partial(quote, safe=""))}
         return {each for each in plain | quoted if each}
-
-
-def _quoted_fully(text: str) -> str:
-    return quote(text, safe="")
 
 
 def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
@@ -77,7 +74,10 @@ def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
         raise StoreUnusableError("store", f"{redact(text)!r} is not the address of a store", REMEDY)
     match = _SCHEME.match(text)
     if match is None:
-        return _path(text)
+        if re.match(r"(mongodb(\+srv)?|sqlite):", text):
+            scheme = text.partition(":")[0]
+            raise StoreUnusableError("store", f"after {scheme}: there are no two slashes", REMEDY)
+        return Path(text).expanduser()
     scheme = match[1].lower()
     if scheme == "sqlite":
         return _path_of_url(text)
@@ -96,13 +96,6 @@ def redact(text: str) -> str:
     place, _, query = text[match.end() :].partition("?")
     # An unquoted password may contain a question mark.
     return f"{match[0]}{'***' if '@' in query else place.rpartition('@')[2]}"
-
-
-def _path(text: str) -> Path:
-    if re.match(r"(mongodb(\+srv)?|sqlite):", text):
-        scheme = text.partition(":")[0]
-        raise StoreUnusableError("store", f"after {scheme}: there are no two slashes", REMEDY)
-    return Path(text).expanduser()
 
 
 def _path_of_url(text: str) -> Path:

@@ -3,7 +3,7 @@ The interface of a store, which keeps what a controller learns beyond the contro
 
 A store keeps profiles of types of jobs, the history, and the tables of GPUs and jobs (:mod:`dljob.store.tables`). There are
 two: a file of SQLite (:mod:`dljob.store.sqlite.store`), and a server with MongoDB's protocol (:mod:`dljob.store.mongo.store`). The
-loop uses a store through :mod:`dljob.store.notebook.notebook`, and so never waits for it.
+loop uses a store through :mod:`dljob.store.notebook`, and so never waits for it.
 
 Several processes may use one store. They change a profile by :meth:`~Store.change`, which loses no concurrent change. With
 a :class:`Ticket` a caller that does not know whether its change was made can repeat the change.

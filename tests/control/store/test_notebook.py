@@ -3,7 +3,8 @@ The law of the notebook: the loop never waits for the store, nothing is lost, an
 reported once.
 """
 
-import random
+import dataclasses
+import logging
 import sqlite3
 import threading
 import time
@@ -13,17 +14,26 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dljob.core.model import JobId, NodeName
+from dljob.core.predicting.usual_costs import find_costs
 from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile
-from dljob.store.notebook import availability
-from dljob.store.notebook.availability import AvailabilityChange
-from dljob.store.notebook.notebook import Notebook
-from dljob.store.notebook.pending import Dropped
-from dljob.store.notebook.store_thread import NotebookSettings
+from dljob.store import notebook as notebooks
+from dljob.store.notebook import ENDED, MOST_AT_ONCE, Dropped, Notebook, NotebookSettings
 from dljob.store.opening import open_store
 from dljob.store.sqlite.store import SqliteStore
-from dljob.store.store import MOST_TICKETS, Store, StoreError, StoreUnusableError, Ticket, fold_into
+from dljob.store.store import (
+    FREE,
+    MOST_TICKETS,
+    Store,
+    StoredProfile,
+    StoreError,
+    StoreUnusableError,
+    Ticket,
+    fold_into,
+)
 from dljob.store.tables import GpuRow, JobRow
 from tests.control.store.memory import MemoryStore
 from tests.control.store.places import (
@@ -33,6 +43,7 @@ from tests.control.store.places import (
     SHAPE,
     Place,
     make_entry,
+    observations,
     open_patiently,
     speed_seen,
 )
@@ -42,31 +53,26 @@ LIMIT_SECONDS = 60.0
 QUICK = NotebookSettings(
     first_retry_seconds=0.01, longest_retry_seconds=0.05, refresh_seconds=0.02, most_waiting=50
 )
+ROOMY = NotebookSettings(first_retry_seconds=0.02, longest_retry_seconds=0.2, refresh_seconds=0.1)
+QUICK_AND_SMALL = dataclasses.replace(QUICK, most_waiting=4)
 UNUSABLE = StoreUnusableError("memory", "is damaged", "mend it")
 
 
-class Desk:
-    """A notebook with its notifications."""
+class Desk(logging.Handler):
+    """A notebook with what its log says of the store."""
 
     def __init__(self, store: Store, settings: NotebookSettings = QUICK, **rest) -> None:
-        self.notices: list[AvailabilityChange] = []
-        self.told = threading.Condition()
-        self.notebook = Notebook(
-            store, notify=self._hear, settings=settings, chance=random.Random(0), **rest
-        )
+        super().__init__(logging.INFO)
+        self.notices: list[str] = []
+        self.notebook = Notebook(store, settings=settings, **rest)
 
-    def _hear(self, notice: AvailabilityChange) -> None:
-        with self.told:
-            self.notices.append(notice)
-            self.told.notify_all()
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("the store "):
+            self.notices.append(record.getMessage())
 
-    def wait_for_notice(self, *, is_there: bool) -> str:
-        def found() -> str:
-            return next((n.message for n in self.notices if n.is_there is is_there), "")
-
-        with self.told:
-            assert self.told.wait_for(found, LIMIT_SECONDS)
-            return found()
+    def wait_for_notice(self, words: str) -> str:
+        wait_until(lambda: any(words in each for each in self.notices), words)
+        return next(each for each in self.notices if words in each)
 
     def flush(self) -> None:
         assert self.notebook.flush(LIMIT_SECONDS)
@@ -76,15 +82,18 @@ class Desk:
 def desks() -> Iterator[Callable[..., Desk]]:
     """Make desks with open notebooks; they are closed after the test."""
     made: list[Desk] = []
+    notebooks.log.setLevel(logging.INFO)
 
-    def make(store: Store, settings: NotebookSettings = QUICK, **rest) -> Desk:
-        made.append(Desk(store, settings, **rest))
+    def make(store: Store, *given, **rest) -> Desk:
+        made.append(Desk(store, *given, **rest))
+        notebooks.log.addHandler(made[-1])
         made[-1].notebook.open(wait_seconds=LIMIT_SECONDS if is_up(store) else 0.0)
         return made[-1]
 
     yield make
     for desk in made:
         desk.notebook.close(LIMIT_SECONDS if is_up(desk.notebook._store) else 0.0)
+        notebooks.log.removeHandler(desk)
 
 
 def is_up(store: Store) -> bool:
@@ -169,6 +178,46 @@ def test_jobs_without_a_model_share_nothing(desks):
         desks(MemoryStore()).notebook.observe(JobType(""), [speed_seen()])
 
 
+def test_the_mapping_changes_exactly_when_a_profile_changes(desks):
+    notebook = desks(MemoryStore()).notebook
+    first = notebook.profiles()
+    assert notebook.profiles() is first
+    notebook.observe(KIND, [speed_seen()])
+    assert first == {}
+    assert notebook.profiles() is not first
+
+
+def test_costs_of_jobs_that_have_ended_stay_as_usual_ones(desks):
+    notebook = desks(MemoryStore()).notebook
+    for number, seconds in enumerate((10.0, 30.0, 20.0)):
+        kind = JobType.of_one_job(f"job-{number}")
+        notebook.observe(kind, [speed_seen(), CostSeen(CostTerm.CHECKPOINT, seconds)])
+        notebook.forget(kind)
+    (left,) = notebook.profiles().values()
+    assert left.type == ENDED
+    assert not left.speeds
+    assert find_costs({ENDED: left}, None, defaults=FREE).checkpoint == 20.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(observations, max_size=4)), max_size=6))
+def test_a_notebook_knows_the_store_and_what_waits(steps):
+    store = MemoryStore()
+    notebook = Notebook(store, settings=QUICK).open(wait_seconds=LIMIT_SECONDS)
+    for is_ours, seen in steps:
+        if is_ours:
+            notebook.observe(KIND, seen)
+        else:
+            fold_into(store, KIND, observations=seen)
+    assert notebook.flush(LIMIT_SECONDS)
+    stored = store.profiles().get(KIND, StoredProfile(None)).profile or Profile(KIND)
+    wait_until(
+        lambda: notebook.profiles().get(KIND, Profile(KIND)).says_the_same_as(stored),
+        "the contents of the store",
+    )
+    assert notebook.close(LIMIT_SECONDS) == 0
+
+
 # --- while it is away
 
 
@@ -209,15 +258,15 @@ def test_an_outage_and_its_end_are_each_reported_once(desks, error: StoreError):
     for number in range(10):
         desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
         desk.notebook.record([make_entry("a", float(number))])
-    away = desk.wait_for_notice(is_there=False)
+    away = desk.wait_for_notice("is unavailable")
     failures = desk.notebook.state().failures
     wait_until(lambda: desk.notebook.state().failures > failures + 5, "more failures")
     state = desk.notebook.state()
     assert (state.connected, state.waiting, state.error) == (False, 20, str(error))
     store.failing = lambda _: None
     desk.flush()
-    back = desk.wait_for_notice(is_there=True)
-    assert [notice.is_there for notice in desk.notices] == [False, True]
+    back = desk.wait_for_notice("is back")
+    assert desk.notices == [away, back]
     assert away.startswith(f"the store is unavailable: {error} (scheduling continues from memory")
     assert back.startswith("the store memory is back after ")
     assert back.endswith("and 0 were given up")
@@ -227,7 +276,7 @@ def test_an_outage_and_its_end_are_each_reported_once(desks, error: StoreError):
 
 def test_a_hiccup_is_not_reported(desks, monkeypatch):
     # However long this process stands still in a try.
-    monkeypatch.setattr(availability, "LONG_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(notebooks, "LONG_SECONDS", LIMIT_SECONDS)
     store = MemoryStore()
     desk = desks(store)
     for number in range(5):
@@ -247,12 +296,47 @@ def test_a_store_that_is_away_at_the_beginning_is_taken_in_when_it_comes(desks):
     store.failing = lambda _: AWAY
     desk = desks(store)
     desk.notebook.observe(KIND, [speed_seen(5.0)])
-    desk.wait_for_notice(is_there=False)
+    desk.wait_for_notice("is unavailable")
     assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent == (5.0,)
     store.failing = lambda _: None
-    desk.flush()
+    desk.wait_for_notice("is back")
     assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent == (1.0, 5.0)
     assert len(desk.notices) == 2
+
+
+def test_of_much_that_waits_the_oldest_rows_go_first_then_the_oldest_observations(desks):
+    store = MemoryStore()
+    store.failing = lambda _: AWAY
+    desk = desks(store, QUICK_AND_SMALL)
+    desk.wait_for_notice("is unavailable")
+    desk.notebook.record([make_entry("a", float(at)) for at in range(3)])
+    for number in range(3):
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+        desk.notebook.show_gpus([GpuRow(node=NodeName("n1"), gpu=number)])
+    assert desk.notebook.state().dropped == Dropped(entries=2)
+    desk.notebook.observe(OTHER, [speed_seen(), speed_seen(6.0)])
+    assert desk.notebook.state()[1:3] == (4, Dropped(entries=3, observations=1))
+    store.failing = lambda _: None
+    desk.flush()
+    assert store.history() == ()
+    stored = store.profiles()[KIND].profile
+    assert stored is not None
+    assert stored.speeds[SHAPE].recent == (2.0, 3.0)
+    assert [row.gpu for row in store.gpus()] == [2]
+
+
+def test_much_that_waits_is_written_in_pieces_while_newer_tables_come(desks):
+    store = MemoryStore()
+    store.failing = lambda _: AWAY
+    desk = desks(store, ROOMY)
+    for number in range(2 * MOST_AT_ONCE + 1):
+        desk.notebook.observe(KIND, [speed_seen(1.0 + number)])
+        desk.notebook.record([make_entry("a", float(number))])
+    store.failing = lambda _: None
+    desk.flush()
+    assert store.profiles()[KIND].revision == 3
+    assert len(store.rows()) == store._bounds.entries_per_job
+    assert desk.notebook.state().dropped == Dropped()
 
 
 def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_try(desks):
@@ -289,22 +373,6 @@ def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog)
     assert desk.notices == []
 
 
-def test_a_listener_that_fails_stops_nothing(caplog):
-    store = MemoryStore()
-    store.failing = lambda _: UNUSABLE
-
-    def fail(_: AvailabilityChange) -> None:
-        raise RuntimeError("no listener")
-
-    notebook = Notebook(store, notify=fail, settings=QUICK)
-    notebook.open(wait_seconds=0.0)
-    notebook.observe(KIND, [speed_seen()])
-    wait_until(lambda: "no event could be written" in caplog.text, "the complaint")
-    store.failing = lambda _: None
-    assert notebook.flush(LIMIT_SECONDS)
-    assert notebook.close(LIMIT_SECONDS) == 0
-
-
 # --- the history
 
 
@@ -332,7 +400,7 @@ def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
     desk.flush()
     store.failing = lambda _: AWAY
     assert [entry.id for entry in desk.notebook.history(JobId("a"))] == ["new"]
-    desk.wait_for_notice(is_there=False)
+    desk.wait_for_notice("is unavailable")
     calls = store.calls.count("history")
     assert [entry.id for entry in desk.notebook.history(JobId("a"))] == ["new"]
     assert store.calls.count("history") == calls
@@ -391,9 +459,6 @@ def check_nothing_was_lost(store: Store, count: int) -> None:
     assert len(store.history(JobId("a"), limit=1000)) == count
 
 
-ROOMY = NotebookSettings(first_retry_seconds=0.02, longest_retry_seconds=0.2, refresh_seconds=0.1)
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -409,13 +474,14 @@ def test_a_file_that_is_locked_for_a_while_loses_nothing(desks, tmp_path: Path):
     desk.flush()
     with locked(path):
         learn(desk, range(20, 60))
-        assert "is locked by another process" in desk.wait_for_notice(is_there=False)
+        desk.wait_for_notice("is locked by another process")
         assert not desk.notebook.flush(0.0)
     learn(desk, range(60, 80))
     desk.flush()
     with closing(SqliteStore(path)) as store:
         check_nothing_was_lost(store, 80)
-    assert [notice.is_there for notice in desk.notices] == [False, True]
+    desk.wait_for_notice("is back")
+    assert len(desk.notices) == 2
 
 
 # The server comes first, so that it is up until the desk has been closed.
@@ -428,13 +494,13 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing(server: MongoSe
     # Killed while it writes.
     server.kill()
     learn(desk, range(20, 60))
-    assert "does not answer" in desk.wait_for_notice(is_there=False)
+    desk.wait_for_notice("does not answer")
     assert desk.notebook.profiles()[KIND].speeds[SHAPE].recent[-1] == 60.0
     server.start()
     learn(desk, range(60, 80))
     desk.flush()
-    desk.wait_for_notice(is_there=True)
+    desk.wait_for_notice("is back")
     with closing(open_patiently(server.url("dljob"))) as store:
         check_nothing_was_lost(store, 80)
-    assert [notice.is_there for notice in desk.notices] == [False, True]
+    assert len(desk.notices) == 2
     assert desk.notebook.state().dropped == Dropped()

@@ -7,7 +7,7 @@ import pytest
 from dljob.client.backend import NotThere
 from dljob.client.cluster.reading import planned
 from dljob.client.cluster.reading.operators import Operator
-from dljob.control.deciding.plans import MAY_KEEP
+from dljob.control.reporting.plans import MAY_KEEP
 from dljob.control.settings import load_tree
 from dljob.control.situation.status_documents import write_time
 from dljob.core import policies

@@ -130,6 +130,7 @@ class Commander:
         self, scene: Scene, entry: Entry, *, placement: Placement
     ) -> dict[NodeName, Run]:
         job = entry.job
+        own = job.training.batch_size
         counts = _count_processes(job, placement)
         peers = tuple(
             Peer(self._platform.host_of(PodKey(job.id, node)), count)
@@ -151,8 +152,8 @@ class Commander:
                 world_size=sum(counts.values()),
                 peers=peers,
                 rendezvous_port=port,
-                batch_size=entry.status.batch_size or job.training.batch_size,
-                learning_rate_factor=_learning_rate_factor(entry),
+                batch_size=entry.status.batch_size or own,
+                learning_rate_factor=(entry.status.batch_size or own) / own if own else 1.0,
                 # These processes ended before this decision, and their end was not the end of the
                 # job.
                 ended=state.held_generation if state.phase is SideCarPhase.EXITED else 0,
@@ -190,8 +191,3 @@ def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:
     """
     uuids = {gpu.index: gpu.uuid for gpu in node.gpus if gpu.uuid}
     return tuple(uuids.get(number, str(number)) for number in numbers)
-
-
-def _learning_rate_factor(entry: Entry) -> float:
-    own, now = entry.job.training.batch_size, entry.status.batch_size
-    return now / own if now and own else 1.0

@@ -56,16 +56,11 @@ def next_commands(scene: Scene, quarantine: Quarantine | None = None) -> list[Co
         if job in quarantine.untouched and not may_just_go:
             continue
         try:
-            commands += _commands_for(jobs, entry)
+            if not _is_at_rest(entry) and not is_coming_up(scene, entry):
+                commands += list(iter_commands(jobs.case(job)))
         except Exception as error:  # noqa: BLE001 - one job's data never stops the others
             quarantine.add(job, error)
     return commands
-
-
-def _commands_for(jobs: JobsInScene, entry: Entry) -> list[Command]:
-    if _is_at_rest(entry) or is_coming_up(jobs.scene, entry):
-        return []
-    return list(iter_commands(jobs.case(entry.job.id)))
 
 
 def _is_at_rest(entry: Entry) -> bool:

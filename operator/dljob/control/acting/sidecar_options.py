@@ -35,11 +35,6 @@ def refers_to_its_folder(job: Job) -> bool:
     return any(CHECKPOINT_REFERENCE in path for path in (job.checkpoint.path, job.progress.file))
 
 
-def has_own_folder(job: Job) -> bool:
-    """Return True if the platform chooses the folder of the job's checkpoints."""
-    return not job.checkpoint.path or job.checkpoint.path.startswith(CHECKPOINT_REFERENCE)
-
-
 def with_folder(job: Job, folder: str) -> Job:
     """Write the folder of the job's checkpoints into the paths that refer to it."""
     path = job.checkpoint.path.replace(CHECKPOINT_REFERENCE, folder)

@@ -1,16 +1,15 @@
-"""The scene with further jobs, and the expected starts of its jobs as documents, for the API of a platform."""
+"""The scene with further jobs, and the expected starts of its jobs, for the API of a platform."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Status
-from dljob.control.situation.status_documents import Json, read_time, write_time
 from dljob.core.contract import Policy
-from dljob.core.foreseeing import NO_TIME, Course, Turn, foresee, foresee_courses
+from dljob.core.foreseeing import Course, Turn, foresee, foresee_courses
 from dljob.core.model import Job, JobId, Snapshot
 
 LONGEST_S: Final = 2.0
@@ -32,20 +31,6 @@ def foresee_courses_in_time(
 def _make_limit() -> Callable[[], bool]:
     until = time.monotonic() + LONGEST_S
     return lambda: time.monotonic() > until
-
-
-def turn_document(turn: Turn, now: float, *, former: Mapping[str, Any] | None = None) -> Json:
-    """
-    Return the turn that all verbs show.
-
-    A start from a ``former`` forecast stays while the new forecast had no time to reach it.
-    """
-    if turn.starts_in is None:
-        start = read_time((former or {}).get("expectedStart"))
-        if turn.unknown_because == NO_TIME and start is not None and start > now:
-            return {"ahead": turn.ahead, "expectedStart": write_time(start)}
-        return {"ahead": turn.ahead, "unknownBecause": turn.unknown_because}
-    return {"ahead": turn.ahead, "expectedStart": write_time(now + turn.starts_in)}
 
 
 def joined(scene: Scene, jobs: Sequence[Job]) -> Scene:

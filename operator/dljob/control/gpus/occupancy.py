@@ -60,7 +60,7 @@ class Occupancy:
         for which in heard.keys() - self._heard:
             job_pod, problem = heard[which]
             for ref in _named_by(scene, job_pod, problem=problem):
-                self._used[ref] = _Finding(_sentence(problem), scene.now)
+                self._used[ref] = _Finding(f"it is not empty: {problem.message}", scene.now)
         self._heard = frozenset(heard)
         self._tell(before)
 
@@ -91,10 +91,6 @@ def find_refusal(job_pod: JobPod) -> Problem | None:
     if state is None or state.phase is not Phase.FAILED:
         return None
     return next((problem for problem in state.problems if problem.name in REFUSALS), None)
-
-
-def _sentence(problem: Problem) -> str:
-    return f"it is not empty: {problem.message}"
 
 
 def _iter_refusals(scene: Scene) -> Iterator[tuple[JobPod, Problem]]:

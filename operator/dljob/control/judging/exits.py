@@ -6,7 +6,7 @@ from typing import NamedTuple
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.status import Ended, StartNumber, Status
 from dljob.core.model import Job
-from dljob_wire.messages import Failure, Phase, Problem, Process, Saving, State
+from dljob_wire.messages import Failure, Phase, Problem, Saving, State
 from dljob_wire.training import is_at_end
 
 NOT_STARTED = frozenset(
@@ -43,7 +43,7 @@ def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> End
     is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
     if total is None or not is_asked:
         return Ending("Finished", "its training finished")
-    if not status.iteration and not any(_has_reported(state) for state in _states(job_pods)):
+    if not status.iteration and not any(state.progress.begun for state in _states(job_pods)):
         return Ending("Finished", f"its training finished; {_why_unreported(job, job_pods)}")
     if job.training.target is not None or has_done_all(job, status, job_pods=job_pods):
         return Ending("Finished", "its training finished")
@@ -62,10 +62,6 @@ def has_done_all(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> boo
         return False
     interval = max((state.progress.interval for state in _states(job_pods)), default=0)
     return last + interval >= total if interval else last >= NEARLY * total
-
-
-def _has_reported(state: State) -> bool:
-    return state.progress.begun
 
 
 def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
@@ -175,14 +171,11 @@ def find_culprit(failed: Sequence[JobPod]) -> Failure | None:
     failures = [state.failure for state in _states(failed) if state.failure is not None]
     if failures:
         return min(failures, key=lambda failure: failure.at)
-    bad = (one for one in _processes(failed) if one.signal is not None or one.exit_code)
+    processes = (process for state in _states(failed) for process in state.processes)
+    bad = (one for one in processes if one.signal is not None or one.exit_code)
     first = next(bad, None)
     return None if first is None else Failure(first.rank, 0.0, first.exit_code, first.signal)
 
 
 def _states(job_pods: Sequence[JobPod]) -> Iterator[State]:
     return (job_pod.state for job_pod in job_pods if job_pod.state is not None)
-
-
-def _processes(job_pods: Sequence[JobPod]) -> Iterator[Process]:
-    return (process for state in _states(job_pods) for process in state.processes)

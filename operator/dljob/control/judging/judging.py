@@ -139,7 +139,8 @@ def reach_verdict(case: Case, learnt: Learnt) -> Verdict:
     every = count_every(case.scene.holding)
     case.status = counted(case.status, case.now, is_held=bool(case.job_pods), every=every)
     if case.entry.cancelled:
-        _give_up(case)
+        if case.status.placement is not None:
+            case.status = case.status.decided(None, now=case.now, saves=False)
     elif case.entry.problem:
         _give_back_unused(case)
     else:
@@ -188,11 +189,6 @@ def _apply(case: Case, found: Happening) -> None:
     if found.reason == UNTRUSTED and case.status.is_final:
         # The news of the end has another reason.
         case.news.insert(0, News(UNTRUSTED, found.message, warning=True))
-
-
-def _give_up(case: Case) -> None:
-    if case.status.placement is not None:
-        case.status = case.status.decided(None, now=case.now, saves=False)
 
 
 def _give_back_unused(case: Case) -> None:

@@ -138,13 +138,9 @@ def _follow_metric(
     metric = progress.metrics.get(target.metric) if target is not None else None
     if metric is None or target is None or metric == status.metric:
         return status.metric, status.reached
-    return metric, status.reached + 1 if _is_reached(target, metric) else 0
-
-
-def _is_reached(target: Target, metric: float) -> bool:
-    if target.direction is Direction.RISES:
-        return metric >= target.value
-    return metric <= target.value
+    rises = target.direction is Direction.RISES
+    is_reached = metric >= target.value if rises else metric <= target.value
+    return metric, status.reached + 1 if is_reached else 0
 
 
 def tell_of_stall(status: Status, started: Sequence[JobPod], *, now: float) -> Status:

@@ -1,7 +1,7 @@
 """The controller's memory: profiles in front of the store, forecasts, and the history.
 
 The loop and the SideCars report here. New observations count at once; a
-:class:`~dljob.store.notebook.notebook.Notebook` writes them to the store when the store is available,
+:class:`~dljob.store.notebook.Notebook` writes them to the store when the store is available,
 and no caller waits for the write.
 """
 
@@ -25,7 +25,7 @@ from dljob.core.predicting.fitting import Forecast
 from dljob.core.profiles import AccuracyPoint, CostSeen, CostTerm, JobType, Observation, Profile
 from dljob.core.recording.expecting import expect
 from dljob.core.recording.record import Decided, Happened, encode_line
-from dljob.store.notebook.notebook import Notebook
+from dljob.store.notebook import Notebook
 from dljob.store.rows import RecordRow, shorten
 from dljob.store.tables import JobRow
 from dljob_wire.messages import State

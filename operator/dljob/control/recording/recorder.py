@@ -7,8 +7,8 @@ restarted controller adds no duplicates.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from dljob.control.recording.stages import Stages
 from dljob.control.situation.ports import Entry, PodKey
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Status
@@ -30,13 +30,89 @@ from dljob.core.recording.record import (
 )
 from dljob.store.rows import RecordRow, shorten
 from dljob.store.tables import GpuRow
-from dljob_wire.messages import State
+from dljob_wire.messages import Change, Saving, State
+from dljob_wire.messages import Phase as SideCarPhase
 
 PROGRESS_SECONDS = 30.0
 """The interval of a job's Progress lines; each job with GPUs adds a second."""
 
 REMOVED = "Removed"
 """The outcome of a job that was removed before it ended."""
+
+
+_STEPS = {
+    SideCarPhase.CHECKPOINTING: 1,
+    SideCarPhase.STOPPING: 2,
+    SideCarPhase.STOPPED: 3,
+    SideCarPhase.STARTING: 4,
+    SideCarPhase.RUNNING: 5,
+}
+"""The progress of a change in each phase; 0 before a change."""
+
+_NOTHING = Change(generation=0)
+
+
+class _Heard(NamedTuple):
+    incarnation: str
+    generation: int
+    """The generation of the present start."""
+    step: int
+
+
+class Stages:
+    """
+    The last reported phase of each pod.
+
+    A SideCar reports each change of its phase, but short phases may be over before the report arrives. A missed phase
+    follows from the durations of saving, stopping and starting, which the SideCar reports after each change. The first
+    report of a SideCar is not recorded: an earlier controller may have done so.
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[PodKey, _Heard] = {}
+
+    def forget(self, job: JobId) -> None:
+        for key in [key for key in self._heard if key.job == job]:
+            del self._heard[key]
+
+    def hear(self, key: PodKey, state: State, now: float) -> Iterator[tuple[Stage, float]]:
+        """Yield the phases that were reached since the last report, with their times."""
+        step = _STEPS.get(state.phase)
+        former = self._heard.get(key)
+        if step is None:
+            # The pod is ready, or its training ended by itself: the next phase is a start.
+            self._heard[key] = _Heard(state.incarnation, state.held_generation, 3)
+            return
+        self._heard[key] = _Heard(state.incarnation, state.held_generation, step)
+        if former is None or former.incarnation != state.incarnation:
+            return
+        is_new_start = step >= 4 and state.held_generation != former.generation
+        # A training that runs has not begun its next change.
+        begun = former.step if former.step < 5 else 0
+        if step == former.step and not is_new_start:
+            return
+        # The former start was given up before it ran.
+        if is_new_start and begun == 4:
+            begun = 3
+        yield from _passed(begun, step, change=state.change or _NOTHING, now=now)
+
+
+def _passed(begun: int, step: int, *, change: Change, now: float) -> Iterator[tuple[Stage, float]]:
+    """Yield the phases after ``begun`` up to ``step``, which is reached now."""
+    # Computed backwards from the present phase.
+    started = now - (change.start_seconds if step == 5 else 0.0)
+    stopped = started
+    stopping = stopped - (change.stop_seconds if step >= 3 else 0.0)
+    saves = change.saving is not Saving.NONE or begun == 1
+    saving = stopping - (change.checkpoint_seconds if step >= 2 else 0.0)
+    if begun < 1 <= step:
+        yield Stage.SAVING, saving
+    if begun < 2 <= step and saves:
+        yield Stage.SAVED, stopping
+    if begun < 3 <= step:
+        yield Stage.STOPPED, stopped
+    if begun < 4 <= step:
+        yield Stage.STARTED, started
 
 
 @dataclass(slots=True)
@@ -67,7 +143,7 @@ class Recorder:
             # The job has not changed: an entry is the same object until it changes.
             if known is not None and known.entry is entry:
                 continue
-            if known is None or not _is_same_job(known.entry, entry):
+            if known is None or known.entry.status.submitted_at != entry.status.submitted_at:
                 known = self._known[job] = _Known(entry)
                 rows.append(_submission(entry))
             rows += self._follow(known, entry, every=every, now=scene.now)
@@ -166,10 +242,6 @@ def standing_rows(entries: Iterable[Entry]) -> Iterator[RecordRow]:
             yield from _allocation(entry)
         if entry.status.is_final and entry.status.finished_at is not None:
             yield _end(entry, entry.status.phase.value, at=entry.status.finished_at)
-
-
-def _is_same_job(one: Entry, other: Entry) -> bool:
-    return one.status.submitted_at == other.status.submitted_at
 
 
 def _row(line: Line, *name: object) -> RecordRow:

@@ -24,7 +24,7 @@ from dljob.control.situation.scene import Scene
 from dljob.core.checking import BrokenLaw
 from dljob.core.model import Cluster, JobId, Phase
 from dljob.core.placement.limits import namespace_of
-from dljob.store.notebook.notebook import NotebookState
+from dljob.store.notebook import NotebookState
 from dljob.store.tables import GpuState
 
 # A counter that is read from a scene would say at each scrape that it was created just now.
@@ -134,7 +134,11 @@ class Metrics:
         """Return all metrics in the Prometheus text format."""
         scene, self._unread = self._unread, None
         if scene is not None:
-            self._read(scene)
+            self._show_jobs(scene)
+            self._show_gpus(scene)
+            for state, count in _count_sidecars(scene).items():
+                self._silent.labels(state).set(count)
+            self._breaker.set(scene.is_suspicious)
         if self._dropped is not None:
             self._dropped.reset()
             self._dropped.inc(sum(self._store_state().dropped))
@@ -165,13 +169,6 @@ class Metrics:
     def show(self, scene: Scene) -> None:
         """Remember the scene; the thousands of gauges are set only when a scrape reads them."""
         self._unread = scene
-
-    def _read(self, scene: Scene) -> None:
-        self._show_jobs(scene)
-        self._show_gpus(scene)
-        for state, count in _count_sidecars(scene).items():
-            self._silent.labels(state).set(count)
-        self._breaker.set(scene.is_suspicious)
 
     def _show_jobs(self, scene: Scene) -> None:
         for metrics in (self._progress, self._speed, self._reshapes):

@@ -13,10 +13,10 @@ its way: a newer declaration does not recall an earlier one, which may arrive an
 
 from dataclasses import replace
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 from dljob.control.situation.dialer import Contact, ForeignEpoch
-from dljob_wire.messages import Refusal, Refused, Run, State, Stop, Target
+from dljob_wire.messages import Change, Progress, Refusal, Refused, Run, State, Stop, Target
 
 Ticket = NewType("Ticket", int)
 """The number of an event in the order of this contact: a request sent, or an answer received."""
@@ -34,6 +34,12 @@ FINAL = frozenset(
 
 EXPECTED = frozenset({Refused.OTHER_INCARNATION, Refused.LEAVING})
 """A harmless refusal: the SideCar is in a new incarnation, or soon will be."""
+
+SLOWEST: Final = 1e-6
+FASTEST: Final = 1e6
+"""Iterations a second."""
+LONGEST_S: Final = 1e7
+"""A hundred days."""
 
 
 class Answer(Enum):
@@ -208,3 +214,35 @@ def was_leaving(contact: Contact) -> bool:
 def find_aspects(contact: Contact) -> tuple[object, ...]:
     """Return the parts of a contact, apart from the state, whose change is news at once."""
     return contact.reachable, contact.problem, contact.declared, contact.foreign
+
+
+def plausible(state: State) -> State:
+    """
+    Return the state with possible figures only; the same object if nothing changes.
+
+    The wire bounds each number so that it can be written and read; the reach of a training bounds figures that enter the
+    profiles of other jobs. A speed beyond that counts as unknown, a time beyond it as the longest possible one.
+    """
+    progress, change = _plausible_progress(state.progress), _plausible_change(state.change)
+    if progress is state.progress and change is state.change:
+        return state
+    return replace(state, progress=progress, change=change)
+
+
+def _plausible_progress(progress: Progress) -> Progress:
+    speed, idle = progress.iterations_per_second, min(progress.idle_seconds, LONGEST_S)
+    if speed and not SLOWEST <= speed <= FASTEST:
+        speed = 0.0
+    if speed == progress.iterations_per_second and idle == progress.idle_seconds:
+        return progress
+    return replace(progress, iterations_per_second=speed, idle_seconds=idle)
+
+
+def _plausible_change(change: Change | None) -> Change | None:
+    if change is None:
+        return None
+    seconds = (change.checkpoint_seconds, change.stop_seconds, change.start_seconds)
+    if max(seconds) <= LONGEST_S:
+        return change
+    saving, stop, start = (min(each, LONGEST_S) for each in seconds)
+    return replace(change, checkpoint_seconds=saving, stop_seconds=stop, start_seconds=start)

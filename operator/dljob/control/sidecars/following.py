@@ -23,11 +23,11 @@ from dljob.control.sidecars.contacts import (
     ContactLog,
     Ticket,
     find_aspects,
+    plausible,
     shown,
     was_leaving,
 )
 from dljob.control.sidecars.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
-from dljob.control.sidecars.plausible import plausible
 from dljob.control.sidecars.surroundings import Surroundings
 from dljob.control.situation.dialer import NO_CONTACT, Contact, ForeignEpoch
 from dljob.control.situation.ports import Address, PodKey
@@ -353,7 +353,8 @@ class _Follower:
         self._tell_others(before, Answer.NOTHING)
         if refusal.error is Refused.OTHER_INCARNATION:
             # The incarnation that we poll is gone, and may never answer.
-            self._ask_again()
+            self._listening.cancel()
+            self._listening = self._begin(self._listen())
 
     # --- what becomes of it
 
@@ -400,10 +401,6 @@ class _Follower:
         is_material = heard is Answer.MATERIAL or find_aspects(now) != find_aspects(before)
         if is_material or heard is Answer.PROGRESS:
             self._around.heard(self._key, is_material)
-
-    def _ask_again(self) -> None:
-        self._listening.cancel()
-        self._listening = self._begin(self._listen())
 
     # --- pauses
 

@@ -11,14 +11,15 @@ everything else, and every change, needs its owner or root. Requests that are no
 import re
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiohttp import web
 
 from dljob.control.sidecars.peers import read_peer
 from dljob.core.model import JobId
-from dljob.local.api.refusals import RefusedError
+from dljob.local.api.refusals import Handler, RefusedError
+from dljob.local.api.requests import CALLER, insist_on_client
 from dljob.local.environments import Submitter, name_user
 from dljob.local.jobs.registry import Registry
 
@@ -45,8 +46,6 @@ OF_A_JOB = "/v1/jobs/{name}"
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 NUMBER = re.compile(r"(uid-)?[0-9]+")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def identify(connection: Any) -> Submitter:
@@ -76,32 +75,31 @@ class Access:
         self._registry = registry
         self._shared = shared
 
-    def caller(self, request: web.Request) -> Submitter:
-        """Return the user of the request. On a server of one user, return the server's user."""
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Identify the user who asks, and let the request pass or refuse it."""
         if not self._shared:
-            return Submitter.of_this_process()
-        # The connection is gone after the client has hung up.
-        transport = request.transport
-        if transport is None:
-            raise RefusedError(400, "the connection is gone")
-        return identify(transport.get_extra_info("socket"))
+            request[CALLER] = Submitter.of_this_process()
+        else:
+            request[CALLER] = identify(insist_on_client(request).get_extra_info("socket"))
+            self._check(request, request[CALLER])
+        return await handler(request)
 
-    def home(self, request: web.Request) -> str:
-        """Return the default namespace of the user who asks."""
-        return namespace_of(self.caller(request)) if self._shared else ""
+    def home(self, caller: Submitter) -> str:
+        """Return the default namespace of a user."""
+        return namespace_of(caller) if self._shared else ""
 
-    def sees_all(self, request: web.Request) -> bool:
-        """Return whether the user who asks may see all of all jobs."""
-        return not self._shared or self.caller(request).uid == 0
+    def sees_all(self, caller: Submitter) -> bool:
+        """Return whether a user may see all of all jobs."""
+        return not self._shared or caller.uid == 0
 
-    def may_see(self, request: web.Request) -> Callable[[JobId], bool]:
-        """Return a function that says whether the user who asks may see all of a job."""
-        caller = self.caller(request)
+    def may_see(self, caller: Submitter) -> Callable[[JobId], bool]:
+        """Return a function that says whether a user may see all of a job."""
         return lambda job: self._owns(caller, job)
 
-    def claim(self, request: web.Request, documents: Iterable[Any]) -> None:
-        """Put jobs into the namespace of the user who asks, and refuse any other namespace."""
-        home = self.home(request)
+    def claim(self, caller: Submitter, documents: Iterable[Any]) -> None:
+        """Put jobs into the namespace of a user, and refuse any other namespace."""
+        home = self.home(caller)
         for document in documents:
             metadata = document.get("metadata") if isinstance(document, dict) else None
             if not home or not isinstance(metadata, dict):
@@ -114,19 +112,11 @@ class Access:
                     " leave it out",
                 )
 
-    @web.middleware
-    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a request pass, or refuse it."""
-        if self._shared:
-            self._check(request)
-        return await handler(request)
-
-    def _check(self, request: web.Request) -> None:
+    def _check(self, request: web.Request, caller: Submitter) -> None:
         resource = request.match_info.route.resource
         path = resource.canonical if resource is not None else ""
         if resource is None or (request.method, path) in OPEN:
             return
-        caller = self.caller(request)
         if path.startswith(OF_A_JOB):
             # A job that takes the name later has the same owner, because `claim` puts each job into the namespace of its
             # submitter.
@@ -137,7 +127,7 @@ class Access:
             raise RefusedError(403, f"{request.method} {path} needs root; run it with sudo")
 
     def _owns(self, caller: Submitter, job: JobId) -> bool:
-        if not self._shared or caller.uid == 0:
+        if self.sees_all(caller):
             return True
         if job in self._registry.entries:
             return self._registry.origin(job).submitter.uid == caller.uid

@@ -5,7 +5,6 @@ import contextlib
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -18,9 +17,17 @@ from dljob.core.recording.narrowing import list_jobs, narrow
 from dljob.core.recording.record import Record, encode
 from dljob.local.api import showing
 from dljob.local.api.access import NAMESPACE, Access
-from dljob.local.api.queries import GONE_S, is_gone, read_number, read_seconds, wait_for_scene
 from dljob.local.api.refusals import RefusedError
-from dljob.local.api.submissions import read_body
+from dljob.local.api.requests import (
+    CALLER,
+    GONE_S,
+    insist_on_client,
+    is_gone,
+    read_body,
+    read_number,
+    read_seconds,
+    wait_for_scene,
+)
 from dljob.local.server_parts import LatestScene, ServerParts
 from dljob.store.rows import read_history
 from dljob.store.store import StoreError
@@ -36,9 +43,9 @@ MOST_EARLIER = 100
 
 
 class MachineApi:
-    def __init__(self, parts: ServerParts, latest: LatestScene) -> None:
+    def __init__(self, parts: ServerParts, latest: LatestScene, *, access: Access) -> None:
         self._parts = parts
-        self._access = Access(parts.registry, shared=parts.shared)
+        self._access = access
         self._latest = latest
         self._turn = asyncio.Lock()
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -62,7 +69,8 @@ class MachineApi:
 
     async def about(self, request: web.Request) -> web.Response:
         """Describe this controller, with the namespace of the user who asks."""
-        return web.json_response({**self._parts.about(), "home": self._access.home(request)})
+        home = self._access.home(request[CALLER])
+        return web.json_response({**self._parts.about(), "home": home})
 
     async def config(self, _request: web.Request) -> web.Response:
         """List every setting with its origin."""
@@ -78,7 +86,7 @@ class MachineApi:
         since = int(read_number(request, "since", usual=0.0))
         seconds = read_seconds(request, 0.0)
         events, job = self._parts.events, request.query.get("job")
-        name, may_see = JobId(job) if job else None, self._access.may_see(request)
+        name, may_see = JobId(job) if job else None, self._access.may_see(request[CALLER])
         if name is not None and not may_see(name):
             raise RefusedError(
                 403, f"{name} is not among your jobs; only its owner and root see its events"
@@ -112,14 +120,20 @@ class MachineApi:
     async def show_record(self, request: web.Request) -> web.Response:
         """Return the lines of the record since a time, in seconds since the epoch."""
         since = read_number(request, "since", usual=0.0)
-        if self._access.sees_all(request):
+        if self._access.sees_all(request[CALLER]):
             record = await self._read_record(since)
             # In a thread, because a long record takes long to encode.
             lines = await asyncio.to_thread(lambda: [*encode(record)])
         else:
-            # One thread for all users, so that the controller goes on. `may_see` refuses a user who has hung up meanwhile.
-            async with self._turns[self._access.caller(request).uid], self._turn:
-                lines = await self._narrow_record(since, self._access.may_see(request))
+            # One thread for all users, so that the controller goes on.
+            async with self._turns[request[CALLER].uid], self._turn:
+                insist_on_client(request)
+                record = await self._read_record(since)
+                named = await asyncio.to_thread(list_jobs, record)
+                # Not in the thread, because requests change the owners of jobs.
+                may_see = self._access.may_see(request[CALLER])
+                hidden = frozenset(job for job in named if not may_see(JobId(job)))
+                lines = await asyncio.to_thread(lambda: [*encode(narrow(record, hidden, lack=OWN))])
         return web.json_response({"lines": lines})
 
     async def _read_record(self, since: float) -> Record:
@@ -128,17 +142,10 @@ class MachineApi:
         except StoreError as error:
             raise RefusedError(503, f"the record cannot be read: {error}") from error
 
-    async def _narrow_record(self, since: float, may_see: Callable[[JobId], bool]) -> list[str]:
-        record = await self._read_record(since)
-        named = await asyncio.to_thread(list_jobs, record)
-        # Not in the thread, because requests change the owners of jobs.
-        hidden = frozenset(job for job in named if not may_see(JobId(job)))
-        return await asyncio.to_thread(lambda: [*encode(narrow(record, hidden, lack=OWN))])
-
     async def list_nodes(self, request: web.Request) -> web.Response:
         """List every GPU with its job, or the reason why it is out of service."""
         scene, snapshot, _ = await wait_for_scene(self._latest)
-        may_see = self._access.may_see(request)
+        may_see = self._access.may_see(request[CALLER])
         rows = (
             # The time of the latest decision about another user's job would count its changes.
             row

@@ -24,7 +24,7 @@ from dljob.local.api.jobs.job_documents import JobDocuments
 from dljob.local.api.jobs.reading import JobsReading
 from dljob.local.api.machine_api import MachineApi
 from dljob.local.api.refusals import answer_errors
-from dljob.local.api.turns import TURNS, Turns
+from dljob.local.api.requests import TURNS, Turns
 from dljob.local.folders import StateError
 from dljob.local.jobs.user_limits import ConnectionLimits
 from dljob.local.server_parts import LatestScene, ServerParts
@@ -46,9 +46,13 @@ class Server:
         self._shared_server: asyncio.Server | None = None
         self._most_connections = parts.user_limits.most_connections
         latest = LatestScene(parts)
-        machine = MachineApi(parts, latest)
         access = Access(parts.registry, shared=parts.shared)
-        routes = (*_job_routes(parts, latest, access=access), *machine.routes())
+        machine = MachineApi(parts, latest, access=access)
+        waiting = ExpectedTurns(latest, parts.policy)
+        documents = JobDocuments(parts, latest, access, waiting)
+        reading = JobsReading(parts, latest, access, documents=documents, waiting=waiting)
+        changing = JobsChanging(parts, latest, access, documents=documents)
+        routes = (*reading.routes(), *changing.routes(), *machine.routes())
         largest = LARGEST_OF_MANY if parts.shared else LARGEST_REQUEST
         self._api = _runner(routes, access.guard, largest=largest)
         self._metrics_at = metrics
@@ -92,13 +96,9 @@ class Server:
         await self._metrics.cleanup()
         await self._api.cleanup()
         if self._is_open:
-            self._remove_socket()
-
-    def _remove_socket(self) -> None:
-        """Remove the socket, unless another controller has begun meanwhile."""
-        # A leftover socket does no harm.
-        with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
-            self._path.unlink(missing_ok=True)
+            # Unless another controller has begun meanwhile; a socket that is left does no harm.
+            with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
+                self._path.unlink(missing_ok=True)
 
 
 def _reason(error: OSError) -> str:
@@ -120,14 +120,6 @@ class SocketAccess(NamedTuple):
         else:
             os.chown(path, -1, self.group)
             path.chmod(0o660)
-
-
-def _job_routes(parts: ServerParts, latest: LatestScene, *, access: Access) -> list[web.RouteDef]:
-    waiting = ExpectedTurns(latest, parts.policy)
-    documents = JobDocuments(parts, latest, access, waiting)
-    reading = JobsReading(parts, latest, access, documents=documents, waiting=waiting)
-    changing = JobsChanging(parts, latest, access, documents=documents)
-    return [*reading.routes(), *changing.routes()]
 
 
 def _runner(

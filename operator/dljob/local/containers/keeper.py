@@ -19,9 +19,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 PR_SET_PDEATHSIG = 1
 ASK_SECONDS = 60.0
@@ -111,17 +110,13 @@ def keep(container: Container, command: Sequence[str]) -> int:
         preexec_fn=prepare,  # noqa: PLW1509 - it takes no lock
     )
     for signum in FORWARDED:
-        signal.signal(signum, _forwarding(client))
+        signal.signal(signum, lambda signum, _: client.send_signal(signum))
     status = client.wait()
     container.remove()
     if status in NOT_BEGUN:
         _say(f"ContainerCannotStart: {_last(_read_log())}")
         return EXIT_UNAVAILABLE
     return status if status >= 0 else 128 - status
-
-
-def _forwarding(client: "subprocess.Popen[bytes]") -> Callable[[int, Any], None]:
-    return lambda signum, _: client.send_signal(signum)
 
 
 def _last(text: str) -> str:

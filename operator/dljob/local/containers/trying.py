@@ -164,7 +164,8 @@ def _first_problem(container: ContainerSpec, run: Run, *, seconds: float) -> Pro
     client = dict(container.client)
     begun = time.monotonic()
     looked = run([container.engine, "image", "inspect", container.image], client, seconds)
-    if looked.returncode != 0 and _is_missing(looked.stderr):
+    said = looked.stderr.lower()
+    if looked.returncode != 0 and ("no such image" in said or "image not known" in said):
         what = f"{container.engine} has no image {container.image} on this machine"
         # A pull during a start would keep GPUs idle.
         remedy = f"get it first: {container.engine} pull {container.image}"
@@ -189,10 +190,6 @@ def _first_problem(container: ContainerSpec, run: Run, *, seconds: float) -> Pro
 def _run_in_time(run: Run, command: list[str], client: Mapping[str, str], seconds: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         run(command, client, seconds)
-
-
-def _is_missing(text: str) -> bool:
-    return any(each in text.lower() for each in ("no such image", "image not known"))
 
 
 def _problem(container: ContainerSpec, said: str) -> Problem:

@@ -87,16 +87,27 @@ class Registry:
         self, document: Mapping[str, Any], now: float, *, origin: Origin | None = None
     ) -> Entry:
         """Add a job with a valid document."""
-        return self.submit_all([document], now, origin=origin)[0]
+        job = jobfile.parse(document, require_template=True)
+        return self.submit_all([(job, document)], now, origin=origin)[0]
 
     def submit_all(
-        self, documents: Sequence[Mapping[str, Any]], now: float, *, origin: Origin | None = None
+        self,
+        jobs: Sequence[tuple[Job, Mapping[str, Any]]],
+        now: float,
+        *,
+        origin: Origin | None = None,
     ) -> tuple[Entry, ...]:
-        """Add several jobs, all or none. Without an origin, this process is their submitter."""
+        """Add several jobs with their documents, all or none. Without an origin, this process is their submitter."""
         kept = origin or Origin.here()
         entries = tuple(
-            _new_entry(document, now, order=self._jobs.next_order + place)
-            for place, document in enumerate(documents)
+            Entry(
+                job=replace(job, submitted_at=now),
+                order=self._jobs.next_order + place,
+                status=Status(submitted_at=now),
+                document=document,
+                spec_generation=1,
+            )
+            for place, (job, document) in enumerate(jobs)
         )
         change: dict[Key, Value | None] = {}
         for entry in entries:
@@ -105,12 +116,12 @@ class Registry:
         self._jobs.add(*entries, origin=kept)
         return entries
 
-    def change(self, entry: Entry, document: Mapping[str, Any]) -> Entry:
-        """Replace the spec of a job by a valid change of it."""
+    def change(self, entry: Entry, *, job: Job, document: Mapping[str, Any]) -> Entry:
+        """Replace the spec of a job by a valid change of it, with its document."""
         # Include the decisions made since the caller read the entry.
         entry = self._jobs.entries[entry.job.id]
         generation = entry.spec_generation + 1
-        job = _parse(document, submitted_at=entry.job.submitted_at)
+        job = replace(job, submitted_at=entry.job.submitted_at)
         changed = replace(entry, job=job, document=document, spec_generation=generation)
         text = json.dumps(document)
         self._file.commit(job_cells(job.id, document=text, spec_generation=generation))
@@ -193,21 +204,6 @@ class Registry:
     def still_leads(self) -> bool:
         """Return whether no other controller has begun, as far as the file can be read."""
         return self._file.still_leads()
-
-
-def _new_entry(document: Mapping[str, Any], now: float, *, order: int) -> Entry:
-    return Entry(
-        job=_parse(document, submitted_at=now),
-        order=order,
-        status=Status(submitted_at=now),
-        document=document,
-        spec_generation=1,
-    )
-
-
-def _parse(document: Mapping[str, Any], *, submitted_at: float) -> Job:
-    job = jobfile.parse(document, require_template=True)
-    return replace(job, submitted_at=submitted_at)
 
 
 def _follow_clock(registry: Registry, before: Reading, *, now: Reading) -> None:

@@ -20,7 +20,7 @@ from dljob.control.situation.status import Booking
 from dljob.core.model import Job, JobId
 from dljob.local.containers import engines, running
 from dljob.local.containers.engines import Mount
-from dljob.local.containers.sidecar_files import find_sidecar
+from dljob.local.containers.running import find_sidecar
 from dljob.local.environments import Origin, own_origin
 from dljob.local.folders import Folders
 from dljob.local.pods.trainers import Trainer

@@ -148,7 +148,8 @@ class PodStates:
         if os.path.lexists(pod.socket):
             return self._start_again(entry, pod)
         if pod.folder.was_removed or pod.has_ever_been_up:
-            if not self._wait_for_end(pod):
+            end = self._times.end
+            if end > 0.0 and not self._wait(pod.folder.seconds_to_end(end)):
                 return Pod(key, PodPhase.UP, address)
             # A killed SideCar does not free its memory.
             self._remover.remove(key.job, self._folders.memory(key, pod.booking.serial))
@@ -156,11 +157,6 @@ class PodStates:
             reason = CANNOT_BEGIN if words else ""
             return Pod(key, PodPhase.ENDED, reason=reason, message=words, stuck=bool(words))
         return self._start_again(entry, pod)
-
-    def _wait_for_end(self, pod: BookedPod) -> bool:
-        if self._times.end <= 0.0:
-            return True
-        return self._wait(pod.folder.seconds_to_end(self._times.end))
 
     def _wait(self, left: float) -> bool:
         """Schedule the next reading; return whether the wait is over."""

@@ -91,8 +91,10 @@ class SideCarProcesses:
             return
         with os.fdopen(held), self._lend() as lent, pod.log.open("ab") as output:
             launch = self._launching.launch(entry, pod.booking, trainer)
+            # The process enters the folder with the rights of the job's user.
+            enters = ("/usr/bin/env", "-C", trainer.folder) if self._folders.shared else ()
             child = subprocess.Popen(  # noqa: S603 - the user's own command
-                [*self._entered(trainer.folder), *launch.command],
+                [*enters, *launch.command],
                 cwd="/" if self._folders.shared else trainer.folder,
                 env=launch.environment,
                 **self._identity(owner),
@@ -151,10 +153,6 @@ class SideCarProcesses:
         if self._folders.shared:
             folder.mkdir(mode=0o700, exist_ok=True)
             os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)
-
-    def _entered(self, folder: str) -> tuple[str, ...]:
-        """Enter a folder with the rights of the job's user."""
-        return ("/usr/bin/env", "-C", folder) if self._folders.shared else ()
 
     def _identity(self, owner: Submitter) -> dict[str, Any]:
         if not self._folders.shared:

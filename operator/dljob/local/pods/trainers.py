@@ -12,11 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from dljob.control.acting.commanding import gpu_names
-from dljob.control.acting.sidecar_options import (
-    CHECKPOINT_FOLDER,
-    CHECKPOINT_REFERENCE,
-    has_own_folder,
-)
+from dljob.control.acting.sidecar_options import CHECKPOINT_FOLDER, CHECKPOINT_REFERENCE
 from dljob.core.documents.jobschema import WORKING_DIRECTORY
 from dljob.core.documents.launchers import notice_of
 from dljob.core.documents.rules.podrules import TRAINER
@@ -46,6 +42,11 @@ class Trainer(NamedTuple):
 
 NOTHING = Trainer(("false",), {}, "/")
 """The command of a SideCar that never runs one."""
+
+
+def has_own_folder(job: Job) -> bool:
+    """Return True if this machine chooses the folder of the job's checkpoints."""
+    return not job.checkpoint.path or job.checkpoint.path.startswith(CHECKPOINT_REFERENCE)
 
 
 def trainer_of(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dljob.kube.client import ApiServer, NotFound, Rejected, Unreachable
 from dljob.kube.events import EventWriter
 from dljob.kube.resources import PODS
-from dljob.store.notebook.notebook import NotebookState
+from dljob.store.notebook import NotebookState
 
 LOOK_S = 1.0
 AGAIN_S = 1800.0

@@ -22,8 +22,9 @@ from pymongo.errors import (
 from pymongo.uri_parser import parse_uri
 
 from dljob.store.addresses import PASSWORD, USERNAME, MongoAddress
-from dljob.store.mongo.documents import Document
 from dljob.store.store import StoreError, StoreUnavailableError, StoreUnusableError
+
+Document = dict[str, Any]
 
 SCHEMA = 1
 """The version of the schema; a server with a newer one is left alone."""
@@ -48,7 +49,11 @@ class MongoServer:
         self._client: MongoClient[Document] | None = None
         self._is_ready = False
         if not address.is_looked_up:
-            self._check_url()
+            try:
+                parse_uri(address.url, validate=True, warn=False)
+            except _MISUNDERSTOOD as error:
+                # Not chained, because the driver's message may contain the URL.
+                raise self._translated(error) from None
 
     @property
     def address(self) -> str:
@@ -73,7 +78,10 @@ class MongoServer:
         # Several threads may ask first.
         with self._connecting:
             if self._client is None:
-                self._client = self._make_client()
+                try:
+                    self._client = MongoClient(self._at.url, **self._options())
+                except _MISUNDERSTOOD as error:
+                    raise self._translated(error) from None
             primary = pymongo.ReadPreference.PRIMARY
             db = self._client.get_database(self._at.database, read_preference=primary)
             if not self._is_ready:
@@ -81,19 +89,6 @@ class MongoServer:
                 # After an error the next caller prepares it again.
                 self._is_ready = True
         return db
-
-    def _make_client(self) -> MongoClient[Document]:
-        try:
-            return MongoClient(self._at.url, **self._options())
-        except _MISUNDERSTOOD as error:
-            raise self._translated(error) from None
-
-    def _check_url(self) -> None:
-        try:
-            parse_uri(self._at.url, validate=True, warn=False)
-        except _MISUNDERSTOOD as error:
-            # Not chained, because the driver's message may contain the URL.
-            raise self._translated(error) from None
 
     def _options(self) -> Document:
         """Return the options that the URL does not set."""

@@ -7,10 +7,13 @@ revision of a profile is a document, named by type and number. The second writer
 The highest revision counts, and earlier ones are removed.
 """
 
+import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from threading import Lock
 from typing import Any, NamedTuple
@@ -22,20 +25,21 @@ from dljob.core.documents import profilefile
 from dljob.core.model import JobId
 from dljob.core.profiles import JobType
 from dljob.store.addresses import MongoAddress
-from dljob.store.mongo.documents import (
-    Document,
-    by_id,
-    document_of,
-    id_of,
-    key_of,
-    newest_of,
-    prune,
-    record_of,
-)
-from dljob.store.mongo.server import NEWEST_FIRST, MongoServer
-from dljob.store.rows import HISTORY, PRUNE_EVERY, RecordRow
+from dljob.store.mongo.server import NEWEST_FIRST, Document, MongoServer
+from dljob.store.rows import HISTORY, PRUNE_EVERY, SAMPLE, RecordRow
 from dljob.store.store import USUAL_BOUNDS, Bounds, Change, ProfileDocuments, StoredProfile, Ticket
-from dljob.store.tables import GpuRow, JobRow, Key, R, differences, read_rows
+from dljob.store.tables import (
+    GpuRow,
+    JobRow,
+    Key,
+    R,
+    Record,
+    Row,
+    differences,
+    read_rows,
+    to_record,
+)
+from dljob_wire.kinds import camel
 
 TRUST_SECONDS = 60.0
 """How long this store assumes that it alone writes the tables of GPUs and jobs."""
@@ -323,3 +327,69 @@ def _count(db: Any) -> Counter[str]:
         [{"$match": _HISTORY}, {"$group": {"_id": "$job", "entries": {"$sum": 1}}}]
     )
     return Counter({each["_id"]: each["entries"] for each in groups})
+
+
+# --- documents
+
+
+def key_of(kind: JobType) -> str:
+    return json.dumps(kind, ensure_ascii=False)
+
+
+def newest_of(documents: Iterable[Document]) -> dict[JobType, Document]:
+    """Return the highest revision of each type."""
+    newest: dict[JobType, Document] = {}
+    for document in documents:
+        kind = _kind_of(document)
+        if kind is not None and document["revision"] > newest.get(kind, _NONE)["revision"]:
+            newest[kind] = document
+    return newest
+
+
+_NONE: Document = {"revision": 0}
+
+
+def _kind_of(document: Document) -> JobType | None:
+    """Return the type of a document; ``None`` if the document is not ours."""
+    match document:
+        case {"key": str(key), "revision": int()}:
+            with suppress(ValueError, TypeError):
+                return JobType(*json.loads(key))
+    return None
+
+
+def id_of(key: Key) -> str:
+    return "/".join(map(str, key))
+
+
+def by_id(documents: Iterable[Document]) -> dict[Key, Document]:
+    return {(document["_id"],): document for document in documents}
+
+
+def document_of(row: Row) -> Document:
+    """Write a row with field names as in documents of Kubernetes."""
+    return {
+        "_id": id_of(row.key),
+        **{camel(name): value for name, value in to_record(row).items()},
+    }
+
+
+def record_of(document: Document) -> Record:
+    """Read the fields of a row from :func:`document_of`."""
+    record = {
+        re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): value
+        for name, value in document.items()
+    }
+    return {**record, "id": document["_id"]}
+
+
+def prune(collection: Any, bounds: Bounds) -> None:
+    """Remove rows that are too old, and the oldest ones outside of the history that are too many."""
+    if bounds.days:
+        collection.delete_many({"at": {"$lt": bounds.oldest}})
+    others = {"$nin": [*HISTORY, SAMPLE]}
+    for kind, most in ((others, bounds.moments), (SAMPLE, bounds.samples)):
+        found = collection.find({"kind": kind}, {"_id": 1}).sort([("at", -1), ("_id", -1)])
+        old = [each["_id"] for each in found.skip(most)]
+        if old:
+            collection.delete_many({"_id": {"$in": old}})

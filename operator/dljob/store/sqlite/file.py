@@ -5,6 +5,7 @@ In write-ahead mode a process that is killed leaves the file as it was after the
 for a writer. Each change of the schema is a step of :data:`STEPS`; the file has the number of its steps.
 """
 
+import errno
 import os
 import sqlite3
 import stat
@@ -13,9 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 
-from dljob.store.sqlite.database import Steps, connect, enter_write_ahead_mode, transaction, upgrade
-from dljob.store.sqlite.errors import SqliteErrors
-from dljob.store.store import StoreUnusableError
+from dljob.store.sqlite.database import (
+    Steps,
+    connect,
+    enter_write_ahead_mode,
+    name_of,
+    transaction,
+    upgrade,
+)
+from dljob.store.store import StoreError, StoreUnavailableError, StoreUnusableError
 
 APPLICATION_ID = 0x444C4A42
 """Marks a file of DLJob: "DLJB"."""
@@ -226,6 +233,51 @@ _OUR_FAULT = (
     sqlite3.ProgrammingError,
 )
 """Errors that are defects of this program."""
+
+
+class SqliteErrors:
+    """Turns errors of SQLite and of the system into errors of the store with a remedy."""
+
+    def __init__(self, path: Path, *, busy_seconds: float) -> None:
+        self.path = path
+        self._busy_seconds = busy_seconds
+
+    def translate(self, error: sqlite3.Error) -> StoreError:
+        name = name_of(error)
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return self._away(
+                f"is locked by another process since {self._busy_seconds:g} s",
+                f"end the process that holds it (fuser {self.path})",
+            )
+        if name.startswith("SQLITE_FULL"):
+            return self._away("cannot grow, because its disk is full", "make room there")
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            return self.damaged(str(error))
+        if name.startswith("SQLITE_IOERR"):
+            return self._away(f"cannot be read or written ({error}, {name})", "look at its disk")
+        return self.unusable(
+            f"cannot be used ({error}, {name})",
+            "let the user that runs dljob write it and its folder",
+        )
+
+    def cannot_open(self, error: OSError) -> StoreError:
+        why = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self._away(f"cannot be created ({why})", "make room there")
+        remedy = "name a writable file in a writable folder"
+        return self.unusable(f"cannot be opened ({why})", remedy)
+
+    def damaged(self, how: str) -> StoreError:
+        return self.unusable(
+            f"is damaged, or not a database ({' '.join(how.split())})",
+            "restore a copy, or move it away: profiles are then learnt again",
+        )
+
+    def _away(self, message: str, remedy: str) -> StoreError:
+        return StoreUnavailableError(str(self.path), message, remedy)
+
+    def unusable(self, message: str, remedy: str) -> StoreError:
+        return StoreUnusableError(str(self.path), message, remedy)
 
 
 class SqliteFile:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dljob.core.documents import profilefile
 from dljob.core.model import JobId
-from dljob.core.profiles import JobType, Profile
+from dljob.core.profiles import JobType
 from dljob.store.rows import HISTORY, PRUNE_EVERY, SAMPLE, RecordRow, prune_every
 from dljob.store.sqlite.file import SqliteFile
 from dljob.store.store import (
@@ -111,7 +111,9 @@ class SqliteStore:
             old = StoredProfile(None) if row is None else self._read(row)[1]
             new = old.changed(change, ticket)
             if new is not old:
-                document = None if new.profile is None else _document(new.profile)
+                document = None
+                if new.profile is not None:
+                    document = json.dumps(profilefile.render(new.profile), allow_nan=False)
                 # If the commit fails, the text in the file differs and is parsed again.
                 self._documents.remember(kind, document, profile=new.profile)
                 tickets = Ticket.write_all(new.tickets)
@@ -200,10 +202,14 @@ class SqliteStore:
                 rows, gone = differences(shown.rows, wanted)
                 changed = list(map(_cells, rows))
             else:
-                there = {_key_of(table, cells): cells for cells in _select(db, table)}
+                there: dict[Key, Cells] = {
+                    tuple(cells[name] for name in _KEYS[table]): cells
+                    for cells in _select(db, table)
+                }
                 changed, gone = differences(there, {key: _cells(wanted[key]) for key in wanted})
             _insert(db, table, rows=changed)
-            _delete(db, table, keys=gone)
+            which = " AND ".join(f"{name} = ?" for name in _KEYS[table])
+            db.executemany(f"DELETE FROM {table} WHERE {which}", gone)
         return version
 
     def _version(self, db: sqlite3.Connection) -> Version:
@@ -221,10 +227,6 @@ class SqliteStore:
 _STORED = "model, dataset, batch_size, revision, tickets, document"
 _HISTORY = f"kind IN {HISTORY}"
 _NEWEST_FIRST = "ORDER BY at DESC, place DESC, id DESC"
-
-
-def _document(profile: Profile) -> str:
-    return json.dumps(profilefile.render(profile), allow_nan=False)
 
 
 def _prune_all(db: sqlite3.Connection, bounds: Bounds) -> None:
@@ -246,15 +248,6 @@ def _insert(db: sqlite3.Connection, table: str, *, rows: Iterable[Cells]) -> Non
         names, places = ", ".join(cells), ", ".join("?" for _ in cells)
         statement = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"
         db.execute(statement, tuple(cells.values()))
-
-
-def _delete(db: sqlite3.Connection, table: str, *, keys: Iterable[Key]) -> None:
-    which = " AND ".join(f"{name} = ?" for name in _KEYS[table])
-    db.executemany(f"DELETE FROM {table} WHERE {which}", keys)
-
-
-def _key_of(table: str, cells: Cells) -> Key:
-    return tuple(cells[name] for name in _KEYS[table])
 
 
 def _select(

@@ -33,11 +33,10 @@ from dljob.local.events import Events
 from dljob.local.folders import SYSTEM_ROOT, StateError, default_root
 from dljob.local.gpus.devices import Supply
 from dljob.local.running import Running
-from dljob.local.settings import LocalSettings
-from dljob.local.setup import Setup, Sharing
+from dljob.local.setup import LocalSettings, Setup, Sharing
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import yamlfiles
-from dljob.store.opening import open_notebook
+from dljob.store.notebook import Notebook
 from dljob.store.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -256,7 +255,7 @@ def _is_for_people(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or record.name in (
         Events.__module__,
         Running.__module__,
-        open_notebook.__module__,
+        Notebook.__module__,
     )
 
 

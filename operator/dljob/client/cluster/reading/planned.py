@@ -1,7 +1,7 @@
 """
 The operator's decision about jobs that are not submitted yet, from what the API server shows: ``submit --dry-run``.
 
-The documents become a scene and a snapshot by the operator's own code, and :mod:`dljob.control.deciding.plans` makes the plan.
+The documents become a scene and a snapshot by the operator's own code, and :mod:`dljob.control.reporting.plans` makes the plan.
 The operator publishes its profiles and the state of its policy. Its answers from SideCars are not visible.
 
 :class:`Planner` is pure.
@@ -14,9 +14,9 @@ from dljob.client.backend import BackendError, Created, Json, Plan
 from dljob.client.cluster.reading.operators import Operator, read_pool, read_profiles
 from dljob.client.cluster.reading.wording import describe_waiting
 from dljob.control.deciding.futures import joined
-from dljob.control.deciding.plans import PolicyError, plan_documents
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.gpus.marking import marked
+from dljob.control.reporting.plans import PolicyError, plan_documents
 from dljob.control.scheduling import Options
 from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry

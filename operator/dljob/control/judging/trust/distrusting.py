@@ -13,7 +13,6 @@ that SideCars have received: a controller that finds this at its start continues
 
 import logging
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from dljob.control.judging.trust.contradictions import (
     contradicts_itself,
@@ -79,7 +78,10 @@ class DistrustedPods:
         found = False
         # A pod is listed as changed in one cycle only. If the record cannot be read, NotKept leaves
         # the list, so that the next cycle examines all of them.
-        self._unheard = [*filter(partial(_is_there, scene), self._unheard), *changed]
+        self._unheard = [
+            *(pod for pod in self._unheard if scene.pods_of(pod.key.job).get(pod.key.node) is pod),
+            *changed,
+        ]
         for job_pod in [*self._unheard, *iter_disobedient(scene, commanded)]:
             at = _start_of(job_pod)
             if job_pod.untrusted or job_pod.has_ended or at in self._later:
@@ -176,10 +178,6 @@ class DistrustedPods:
         return Contradiction(
             f"it says that it holds GPU {ref}, which {whose}", claimed=held & inherited
         )
-
-
-def _is_there(scene: Scene, job_pod: JobPod) -> bool:
-    return scene.pods_of(job_pod.key.job).get(job_pod.key.node) is job_pod
 
 
 def _start_of(job_pod: JobPod) -> PodStart:

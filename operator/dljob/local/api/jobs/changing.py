@@ -13,8 +13,8 @@ from typing import Final
 
 from aiohttp import web
 
-from dljob.control.acting.sidecar_options import has_own_folder
-from dljob.control.deciding import futures, plans
+from dljob.control.deciding import futures
+from dljob.control.reporting import plans
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.status_documents import Json
 from dljob.core.documents import jobfile
@@ -22,12 +22,10 @@ from dljob.core.model import Job, Phase
 from dljob.local import environments
 from dljob.local.api import showing
 from dljob.local.api.access import Access
-from dljob.local.api.jobs.intake import Intake
+from dljob.local.api.jobs.intake import Intake, as_written, parse
 from dljob.local.api.jobs.job_documents import JobDocuments, find_entry
-from dljob.local.api.queries import is_asked, wait_for_scene
 from dljob.local.api.refusals import Complaint, RefusedError
-from dljob.local.api.submissions import as_written, parse, read_body, read_environment
-from dljob.local.environments import Origin
+from dljob.local.api.requests import CALLER, is_asked, is_gone, read_body, wait_for_scene
 from dljob.local.files.file_threads import AllBusyError, FileThreads
 from dljob.local.folders import Folders
 from dljob.local.jobs.registry import Registry
@@ -69,24 +67,21 @@ class JobsChanging:
 
     async def create(self, request: web.Request) -> web.Response:
         """Submit one job or several, all or none; with ``dryRun`` only check them."""
-        taken_in = await self._intake.check(request, tries="dryRun" not in request.query)
-        notices = await self._intake.notices(taken_in, request)
-        if "dryRun" in request.query:
-            items = [each.document for each in taken_in]
-            return web.json_response(
-                {**showing.list_document(self._documents.version(), items), "notices": notices}
+        is_dry = "dryRun" in request.query
+        taken_in = await self._intake.check(request, tries=not is_dry)
+        notices = await self._intake.notices(taken_in)
+        if is_dry:
+            items = [each.document for each in taken_in.items]
+        else:
+            # No await from here on.
+            self._intake.insist_on_places(taken_in)
+            entries = self._registry.submit_all(
+                taken_in.items, self._clock(), origin=taken_in.origin
             )
-        origin = Origin.of(self._access.caller(request), await read_environment(request))
-        # Other requests may have taken the names since the check.
-        self._intake.insist_on_few(origin.submitter, len(taken_in))
-        self._intake.insist_on_free_names(taken_in)
-        # No await from here on.
-        documents = [each.document for each in taken_in]
-        entries = self._registry.submit_all(documents, self._clock(), origin=origin)
-        self._parts.wake()
-        items = [self._documents.document(entry) for entry in entries]
+            self._parts.wake()
+            items = [self._documents.document(entry) for entry in entries]
         answer = {**showing.list_document(self._documents.version(), items), "notices": notices}
-        return web.json_response(answer, status=201)
+        return web.json_response(answer, status=200 if is_dry else 201)
 
     async def change(self, request: web.Request) -> web.Response:
         """Change the spec of a job; with ``dryRun`` only check the change."""
@@ -95,7 +90,8 @@ class JobsChanging:
         entry = find_entry(self._registry, request)
         # A change must not give the job to another user.
         if isinstance(document.get("metadata"), dict):
-            document["metadata"].update(_place_of(entry))
+            namespace = entry.document.get("metadata", {}).get("namespace")
+            document["metadata"].update({"namespace": namespace} if namespace else {})
         job = parse(document, 0)
         problems = [
             *jobfile.change_problems(entry.job, job),
@@ -119,7 +115,7 @@ class JobsChanging:
             )
         if "dryRun" in request.query:
             return web.json_response(self._documents.document(entry))
-        changed = self._registry.change(entry, as_written(document))
+        changed = self._registry.change(entry, job=job, document=as_written(document))
         self._parts.wake()
         return web.json_response(self._documents.document(changed))
 
@@ -149,8 +145,8 @@ class JobsChanging:
 
     async def plan(self, request: web.Request) -> web.Response:
         """Report the decisions that would follow if these jobs were submitted now; one plan of a user at a time."""
-        async with self._planning[self._access.caller(request).uid]:
-            if request.transport is None or request.transport.is_closing():
+        async with self._planning[request[CALLER].uid]:
+            if is_gone(request):
                 # The client has left while an earlier plan was made.
                 return web.Response(status=CLIENT_IS_GONE)
             return await self._plan(request)
@@ -158,9 +154,9 @@ class JobsChanging:
     async def _plan(self, request: web.Request) -> web.Response:
         taken_in = await self._intake.check(request, tries=False)
         scene, before, _ = await wait_for_scene(self._latest)
-        after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in]))
+        after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in.items]))
         # Not in the thread, because requests change the owners of jobs.
-        may_see = self._access.may_see(request)
+        may_see = self._access.may_see(request[CALLER])
         seen = frozenset(job for job in scene.entries if may_see(job))
         # In a thread, because this takes long with thousands of jobs.
         make = partial(
@@ -179,14 +175,14 @@ class JobsChanging:
         except plans.PolicyError as error:
             log.warning("%s", error, exc_info=error.__cause__)
             raise RefusedError(409, str(error)) from error
-        notices = await self._intake.notices(taken_in, request)
+        notices = await self._intake.notices(taken_in)
         return web.json_response({"items": items, "notices": notices})
 
 
 def _saved_nothing(folders: Folders, entry: Entry) -> bool:
     """Return whether a job is over and has left its own folder of checkpoints empty."""
     folder = folders.checkpoints(entry.job.id)
-    is_own = entry.status.is_final and has_own_folder(entry.job)
+    is_own = entry.status.is_final and trainers.has_own_folder(entry.job)
     return is_own and folder.is_dir() and _is_empty(folder)
 
 
@@ -200,15 +196,10 @@ def _is_empty(folder: Path) -> bool:
 
 def _fate_of_checkpoints(registry: Registry, folders: Folders, *, job: Job) -> Json:
     """Return the folder of a cancelled job's checkpoints, and whether it stays; empty without checkpoints."""
-    if not has_own_folder(job):
+    if not trainers.has_own_folder(job):
         return {"path": job.checkpoint.path, "kept": True}
     folder = folders.checkpoints(job.id)
     is_kept = registry.keeps_checkpoints(job.id)
     if not folder.is_dir() or (_is_empty(folder) and not is_kept):
         return {}
     return {"path": str(folder), "kept": is_kept}
-
-
-def _place_of(entry: Entry) -> dict[str, str]:
-    namespace = entry.document.get("metadata", {}).get("namespace")
-    return {"namespace": namespace} if namespace else {}

@@ -4,35 +4,54 @@ import asyncio
 import posixpath
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from dljob.control.acting.sidecar_options import has_own_folder
 from dljob.control.judging import checkpoints
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.quarantine import find_held
 from dljob.control.situation.status import Status
 from dljob.control.situation.status_documents import Json
+from dljob.core.documents import jobfile
+from dljob.core.documents.jobschema import KIND
 from dljob.core.model import Job, JobId
-from dljob.core.problems import Problem
-from dljob.local.api import submissions
+from dljob.core.problems import MAX_PROBLEMS, Problem
+from dljob.local import environments
+from dljob.local.api import showing
 from dljob.local.api.access import Access
 from dljob.local.api.refusals import Complaint, RefusedError
-from dljob.local.api.submissions import Submission, read_documents, read_environment
+from dljob.local.api.requests import CALLER, read_body
 from dljob.local.containers.trying import Trials
 from dljob.local.environments import Origin, Submitter
 from dljob.local.files.file_threads import AllBusyError, FileThreads
 from dljob.local.pods import trainers
 from dljob.local.server_parts import ServerParts
 
+MOST_JOBS = 10_000
+"""In one request."""
 FILES_S = 2.0
 """How long to wait for the file system of checkpoints."""
 READS_AT_ONCE: Final = 4
 """The most requests of one user whose documents are checked at the same time; threads are left for other users."""
+
+
+class Submission(NamedTuple):
+    """A valid document."""
+
+    job: Job
+    document: Json
+
+
+class TakenIn(NamedTuple):
+    """The valid documents of a request, with the user and the environment that it comes from."""
+
+    items: Sequence[Submission]
+    origin: Origin
 
 
 class Intake:
@@ -47,37 +66,43 @@ class Intake:
         )
         """Of each user."""
 
-    async def check(self, request: web.Request, *, tries: bool) -> list[Submission]:
+    async def check(self, request: web.Request, *, tries: bool) -> TakenIn:
         """
         Read the documents of a request; refuse all of them if one is wrong.
 
         With ``tries`` also start their containers once; a preview starts nothing.
         """
-        documents = await self._read_claimed(request)
-        recorded = await read_environment(request)
-        origin = Origin.of(self._access.caller(request), recorded)
-        self.insist_on_few(origin.submitter, len(documents))
-        async with self._turns[origin.submitter.uid]:
-            read = await submissions.read(
-                documents,
-                origin,
-                self._trials if tries else None,
-                looks=not self._parts.shared,
-                threads=self._threads,
-            )
+        body, caller = await read_body(request), request[CALLER]
+        documents = _list_documents(body)
+        self._access.claim(caller, documents)
+        try:
+            recorded = environments.check(body.get("environment"))
+        except environments.EnvironmentVariablesError as error:
+            raise RefusedError(400, str(error)) from error
+        origin = Origin.of(caller, recorded)
+        self._insist_on_few(caller, len(documents))
+        trials = self._trials if tries else None
+        # The thread shares only the trials with others.
+        reading = partial(_read, documents, origin, trials, looks=not self._parts.shared)
+        try:
+            async with self._turns[caller.uid]:
+                good, complaints = await self._threads.run(reading)
+        except AllBusyError as error:
+            raise RefusedError(
+                503,
+                "earlier submissions wait for files or containers that do not answer, and no more can be"
+                " checked meanwhile; look for a file system that hangs, or submit again later",
+            ) from error
         # Not in the thread, because the list of jobs belongs to the event loop.
-        names: set[JobId] = set()
-        complaints = [*read.complaints]
-        for number, each in read.good:
-            complaints += [
-                Complaint(problem, number) for problem in self._taken(each.job.id, names)
-            ]
-            names.add(each.job.id)
-        if complaints:
-            raise RefusedError.because_of(sorted(complaints, key=lambda each: each.document))
-        return [each for _, each in read.good]
+        self._insist_on_free_names(good, complaints)
+        return TakenIn([*good.values()], origin)
 
-    def insist_on_few(self, submitter: Submitter, more: int) -> None:
+    def insist_on_places(self, taken_in: TakenIn) -> None:
+        """Refuse what :meth:`check` accepted if other requests have changed the list of jobs since."""
+        self._insist_on_few(taken_in.origin.submitter, len(taken_in.items))
+        self._insist_on_free_names(dict(enumerate(taken_in.items)), ())
+
+    def _insist_on_few(self, submitter: Submitter, more: int) -> None:
         """Refuse more jobs of one user than a shared server allows."""
         if not self._parts.shared or submitter.uid == 0:
             return
@@ -93,24 +118,25 @@ class Intake:
                 " for one user here; cancel some, or submit these when others have ended",
             )
 
-    async def notices(self, taken_in: Sequence[Submission], request: web.Request) -> list[str]:
+    async def notices(self, taken_in: TakenIn) -> list[str]:
         """Name the fields without effect, shared checkpoint folders, and checkpoints of former runs, each once."""
+        items = taken_in.items
         notices = [
-            notice for each in taken_in for notice in trainers.notices_here(each.job, each.document)
+            notice for each in items for notice in trainers.notices_here(each.job, each.document)
         ]
-        notices += filter(None, (checkpoints.notice_for(each.job) for each in taken_in))
-        entries = {each.job.id: Entry(each.job, 0, Status()) for each in taken_in}
+        notices += filter(None, (checkpoints.notice_for(each.job) for each in items))
+        entries = {each.job.id: Entry(each.job, 0, Status()) for each in items}
         held = find_held(entries, self._registry.holds)
         notices += [f"{job} waits: {why}" for job, why in held.items()]
-        may_see = self._access.may_see(request)
+        may_see = self._access.may_see(taken_in.origin.submitter)
         living = [each for each in self._registry.entries.values() if may_see(each.job.id)]
         owners = {
             posixpath.normpath(entry.job.checkpoint.path): entry.job.id
             for entry in living
-            if not has_own_folder(entry.job) and not entry.status.is_final
+            if not trainers.has_own_folder(entry.job) and not entry.status.is_final
         }
-        for each in taken_in:
-            if has_own_folder(each.job):
+        for each in items:
+            if trainers.has_own_folder(each.job):
                 continue
             path = posixpath.normpath(each.job.checkpoint.path)
             other = owners.setdefault(path, each.job.id)
@@ -119,17 +145,17 @@ class Intake:
                     f"{each.job.id} and {other} have one checkpoint.path ({path}) and will overwrite"
                     " each other's; give each a folder of its own"
                 )
-        notices += await self._found_checkpoints([each.job for each in taken_in])
+        notices += await self._found_checkpoints([each.job for each in items])
         return list(dict.fromkeys(notices))
 
     async def _found_checkpoints(self, jobs: Sequence[Job]) -> list[str]:
         """Name the files of former runs in the checkpoint folders of these jobs."""
         if self._parts.shared:
             # Root must not read folders for users who may not.
-            jobs = [job for job in jobs if has_own_folder(job)]
+            jobs = [job for job in jobs if trainers.has_own_folder(job)]
         folders = [
             self._parts.folders.checkpoints(job.id)
-            if has_own_folder(job)
+            if trainers.has_own_folder(job)
             else Path(job.checkpoint.path)
             for job in jobs
         ]
@@ -150,15 +176,19 @@ class Intake:
             if newest
         ]
 
-    def insist_on_free_names(self, taken_in: Sequence[Submission]) -> None:
-        """Refuse names that other jobs have taken since the check."""
-        taken = [
-            Complaint(problem, number)
-            for number, each in enumerate(taken_in)
-            for problem in self._taken(each.job.id, set())
-        ]
-        if taken:
-            raise RefusedError.because_of(taken)
+    def _insist_on_free_names(
+        self, good: Mapping[int, Submission], complaints: Sequence[Complaint]
+    ) -> None:
+        """Refuse documents for these complaints, and for names that other jobs have."""
+        names: set[JobId] = set()
+        complaints = [*complaints]
+        for number, each in good.items():
+            complaints += [
+                Complaint(problem, number) for problem in self._taken(each.job.id, names)
+            ]
+            names.add(each.job.id)
+        if complaints:
+            raise RefusedError.because_of(sorted(complaints, key=lambda each: each.document))
 
     def _taken(self, name: JobId, others: set[JobId]) -> list[Problem]:
         path = "metadata.name"
@@ -172,10 +202,70 @@ class Intake:
         remedy = f"choose another name, or remove that one first: dljob cancel {name}"
         return [Problem(path, name, f'"{name}" is a job already ({what})', remedy)]
 
-    async def _read_claimed(self, request: web.Request) -> list[Json]:
-        documents = await read_documents(request)
-        self._access.claim(request, documents)
-        return documents
+
+def _list_documents(body: Json) -> list[Json]:
+    """Return one document, or the items of a list."""
+    if body.get("kind") != f"{KIND}List":
+        return [body]
+    items = body.get("items")
+    if not isinstance(items, list) or not items:
+        raise RefusedError(400, "items: there are none; put at least one DLJob into the list")
+    if len(items) > MOST_JOBS:
+        too_many = (
+            f"items: there are {len(items):,}, and {MOST_JOBS:,} jobs can be submitted at once"
+        )
+        raise RefusedError(413, f"{too_many}; submit fewer at once")
+    return items
+
+
+def _read(
+    documents: Sequence[Json], origin: Origin, trials: Trials | None, *, looks: bool
+) -> tuple[dict[int, Submission], list[Complaint]]:
+    """
+    Parse and check documents; with ``looks`` also the files that they name, and with ``trials`` their containers.
+
+    The results have the numbers of the documents in the request.
+    """
+    good: dict[int, Submission] = {}
+    complaints: list[Complaint] = []
+    until = trials.deadline() if trials is not None else 0.0
+    for number, document in enumerate(documents):
+        try:
+            job = parse(document, number)
+        except RefusedError as refused:
+            complaints += refused.complaints
+        else:
+            problems = [*trainers.problems_here(job), *environments.length_problems(job)]
+            problems += environments.problems(job) if looks else ()
+            # References can be filled in only in a valid template.
+            if not problems:
+                problems += trainers.starting_problems(job, origin.variables)
+                problems += trainers.folder_problems(job, document) if looks else ()
+            if not problems and trials is not None:
+                folder = trainers.folder_of(job, document)
+                problems += trials.problems(job, origin, folder, until=until)
+            complaints += [Complaint(problem, number) for problem in problems]
+            good[number] = Submission(job, as_written(document))
+        if len(complaints) >= MAX_PROBLEMS:
+            break
+    return good, complaints
+
+
+def parse(document: Json, number: int) -> Job:
+    try:
+        return jobfile.parse(document, require_template=True)
+    except jobfile.JobFileError as error:
+        complaints = [Complaint(problem, number) for problem in error.problems]
+        raise RefusedError.because_of(complaints) from error
+
+
+def as_written(document: Mapping[str, Any]) -> Json:
+    """Keep what the user wrote, without the fields that the server adds."""
+    metadata = {
+        name: value for name, value in document["metadata"].items() if name not in showing.RENEWED
+    }
+    kept = {name: value for name, value in document.items() if name != "status"}
+    return {**kept, "metadata": metadata}
 
 
 def newest_in(folder: Path, pattern: str) -> str:

@@ -16,6 +16,7 @@ from dljob.local.api import labels, showing
 from dljob.local.api.access import Access
 from dljob.local.api.jobs import expected_turns
 from dljob.local.api.refusals import RefusedError
+from dljob.local.api.requests import CALLER
 from dljob.local.environments import FindHome
 from dljob.local.files.bounded_checks import NoAnswerError
 from dljob.local.jobs.registry import Registry
@@ -73,7 +74,7 @@ class JobDocuments:
 
         Other users' labels are not compared, which would reveal them.
         """
-        may_see = self._access.may_see(request)
+        may_see = self._access.may_see(request[CALLER])
         # Thousands of jobs use a few interpreters.
         find = cache(_find_home_in_time)
         items = []
@@ -90,24 +91,23 @@ class JobDocuments:
         self, entry: Entry, *, is_whole: bool = True, find: FindHome = _find_home_in_time
     ) -> Json:
         job = entry.job.id
+        if self._is_shared:
+            # Root must not read files for users who may not.
+            find = _find_nothing
         seen = self._latest.see()
         document = showing.job_document(
             self._latest.renewed(entry),
             version=f"{self._registry.epoch}.{self._registry.changes.version_of(job)}",
             now=self._clock(),
             outlook=seen[2] if seen is not None else None,
-            environment=self._environment(entry, find) if is_whole else {},
+            environment=environments.of_job(entry.job, self._registry.origin(job), find=find)
+            if is_whole
+            else {},
             queue=self._turns.document(job) if entry.status.placement is None else None,
         )
         if is_whole:
             return document
         return showing.outline(document, self._registry.origin(job).submitter.user)
-
-    def _environment(self, entry: Entry, find: FindHome) -> environments.Variables:
-        if self._is_shared:
-            # Root must not read files for users who may not.
-            find = _find_nothing
-        return environments.of_job(entry.job, self._registry.origin(entry.job.id), find=find)
 
     def version(self) -> str:
         return f"{self._registry.epoch}.{self._registry.changes.version}"

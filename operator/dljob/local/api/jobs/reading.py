@@ -2,23 +2,26 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from aiohttp import web
 
 from dljob.control.deciding import futures
+from dljob.control.situation.ports import Entry, PodKey
 from dljob.control.situation.status_documents import Json
-from dljob.core.model import JobId
+from dljob.core.model import JobId, Node, NodeName, Placement
+from dljob.local import environments
 from dljob.local.api import labels, showing
 from dljob.local.api.access import Access
 from dljob.local.api.jobs.expected_turns import ExpectedTurns
 from dljob.local.api.jobs.job_documents import JobDocuments, find_entry
-from dljob.local.api.jobs.surroundings import list_surroundings
-from dljob.local.api.queries import GONE_S, is_gone, read_number, read_seconds
 from dljob.local.api.refusals import RefusedError
-from dljob.local.api.turns import TURNS
+from dljob.local.api.requests import CALLER, GONE_S, TURNS, is_gone, read_number, read_seconds
+from dljob.local.containers import engines, running
 from dljob.local.files.bounded_checks import NoAnswerError
 from dljob.local.folders import older_parts
+from dljob.local.pods import trainers
 from dljob.local.server_parts import LatestScene, ServerParts
 from dljob.store.rows import read_history
 
@@ -103,7 +106,7 @@ class JobsReading:
     async def show(self, request: web.Request) -> web.Response:
         await self._turns.renew()
         entry = find_entry(self._registry, request)
-        is_whole = self._access.may_see(request)(entry.job.id)
+        is_whole = self._access.may_see(request[CALLER])(entry.job.id)
         return web.json_response(self._documents.document(entry, is_whole=is_whole))
 
     async def explain(self, request: web.Request) -> web.Response:
@@ -175,9 +178,51 @@ class JobsReading:
                 409, f"{entry.job.id} has no GPUs now ({phase}); try again when it is Running"
             )
         try:
-            items = list_surroundings(self._parts, entry, placement=placement, nodes=seen[0].nodes)
+            items = _list_surroundings(self._parts, entry, placement=placement, nodes=seen[0].nodes)
         except NoAnswerError as error:
             raise RefusedError(
                 503, f"{error}; look for a file system that hangs, or try again later"
             ) from error
         return web.json_response({"items": items})
+
+
+def _list_surroundings(
+    stage: ServerParts, entry: Entry, *, placement: Placement, nodes: Mapping[NodeName, Node]
+) -> list[Json]:
+    """Return an item for each node; raises :class:`~dljob.local.files.bounded_checks.NoAnswerError`."""
+    origin = stage.registry.origin(entry.job.id)
+    user = origin.submitter
+    trainer = trainers.trainer_of(
+        entry.job,
+        entry.document,
+        checkpoints=stage.folders.checkpoints(entry.job.id),
+        variables=environments.of_job(entry.job, origin),
+    )
+    return [
+        {
+            "node": part.node,
+            "folder": trainer.folder,
+            "user": {"uid": user.uid, "gid": user.gid, "groups": list(user.groups)},
+            **_container_of(stage, entry, node=part.node),
+            "environment": {
+                **trainer.environment,
+                **trainers.visible_gpus(nodes[part.node], part.gpus),
+            },
+        }
+        for part in placement.slices
+        if part.node in nodes
+    ]
+
+
+def _container_of(stage: ServerParts, entry: Entry, *, node: str) -> Json:
+    if entry.job.container is None:
+        return {}
+    serial = next(each.serial for each in entry.status.pods if each.node == node)
+    socket = stage.folders.pod_socket(PodKey(entry.job.id, NodeName(node)), serial)
+    origin = stage.registry.origin(entry.job.id)
+    container = {
+        "engine": running.engine_of(entry.job, origin),
+        "name": running.name_of(entry.job, socket),
+        "client": engines.client_of(origin.variables),
+    }
+    return {"container": container}

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from dljob.control.deciding.futures import foresee_courses_in_time, foresee_in_time, turn_document
-from dljob.control.situation.status_documents import Json, write_time
+from dljob.control.deciding.futures import foresee_courses_in_time, foresee_in_time
+from dljob.control.situation.status_documents import Json, read_time, write_time
 from dljob.core import foreseeing
 from dljob.core.contract import Policy
-from dljob.core.foreseeing import Course, Effect, Turn
+from dljob.core.foreseeing import NO_TIME, Course, Effect, Turn
 from dljob.core.model import JobId, Placement, Snapshot
 from dljob.core.planning import Step, Wait
 from dljob.core.predicting.predictor import Span
@@ -100,6 +100,20 @@ def effect_document(
         queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
         **(_course_document(course, now) if course is not None else {}),
     )
+
+
+def turn_document(turn: Turn, now: float, *, former: Mapping[str, Any] | None = None) -> Json:
+    """
+    Return the turn that all verbs show.
+
+    A start from a ``former`` forecast stays while the new forecast had no time to reach it.
+    """
+    if turn.starts_in is None:
+        start = read_time((former or {}).get("expectedStart"))
+        if turn.unknown_because == NO_TIME and start is not None and start > now:
+            return {"ahead": turn.ahead, "expectedStart": write_time(start)}
+        return {"ahead": turn.ahead, "unknownBecause": turn.unknown_because}
+    return {"ahead": turn.ahead, "expectedStart": write_time(now + turn.starts_in)}
 
 
 def _seconds_after(effect: Effect, course: Course | None) -> float | None:
