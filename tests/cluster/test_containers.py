@@ -6,6 +6,8 @@ drained, without an image; and the output of ``kubectl logs``, ``describe`` and 
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,23 @@ def _is_first(pid: int) -> bool:
     """Whether a process is the first of its own namespace of processes."""
     lines = read_proc(pid, "status").splitlines()
     return any(line.startswith(b"NSpid:") and line.split()[-1] == b"1" for line in lines)
+
+
+def test_a_command_of_dljob_runs_with_the_gpus_of_a_job_and_gets_its_input(view: View, saved: Path):
+    view.cluster.give_gpus(node1=2)
+    start(view, saved, gpus=2)
+    script = "cat; echo $CUDA_VISIBLE_DEVICES; exit 7"
+    command = [sys.executable, "-c", "from dljob.cli.main import main; main()", "exec", "job"]
+    ran = subprocess.run(
+        [*command, "--namespace", view.namespace, "--", "sh", "-c", script],
+        input="typed\n",
+        env=view.kubectl.environment({"PYTHONPATH": os.pathsep.join(sys.path)}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600.0,
+    )
+    assert (ran.returncode, ran.stdout) == (7, "typed\n0,1\n"), ran.stderr
 
 
 def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itself(

@@ -234,8 +234,8 @@ def test_nothing_is_changed_where_nothing_is_written_or_the_editor_fails(several
     (several.folder / "editor").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     result = several("edit", "a")
     assert result.status == 1
-    assert "ended with status 1" in result.stderr
-    assert "nothing is changed, and the text is in" in result.stderr
+    assert "editor: Editing failed; nothing" in result.stderr
+    assert "is changed, and the text is in" in result.stderr
 
 
 def test_a_change_of_another_is_not_written_over_unseen(several, editor, monkeypatch):

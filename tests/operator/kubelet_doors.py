@@ -1,5 +1,5 @@
 """
-The HTTP server of a played kubelet: the logs of containers, commands run in them, and connections to their ports.
+The HTTP server of a played kubelet: the logs of containers, and commands run in them.
 
 The real API server asks it, as it asks any kubelet: it finds address and port in the node's status,
 and passes on what ``kubectl logs`` and ``kubectl exec`` ask. The logs are what the real containers
@@ -25,8 +25,9 @@ from tests.servers.nodes import PATH
 
 HOST = "127.0.0.1"
 LOOK_S = 0.05
-PROTOCOL = "v4.channel.k8s.io"
+PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
+CLOSE = 255
 SECOND = len("2026-01-01T00:00:00")
 """Finer than that the API server does not pass a time on."""
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,8 +45,6 @@ class KubeletServer:
         self._runner: web.AppRunner | None = None
         self._streams: set[asyncio.Task[object]] = set()
         self.port = 0
-        # The ports of this machine by those of containers.
-        self.forwards: dict[int, int] = {}
 
     def open(self) -> None:
         self._thread.start()
@@ -72,7 +71,6 @@ class KubeletServer:
         application = web.Application()
         application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._show_log)
         application.router.add_get("/exec/{namespace}/{pod}/{container}", self._execute)
-        application.router.add_get("/portForward/{namespace}/{pod}", self._forward)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, HOST, 0, ssl_context=context).start()
@@ -165,23 +163,6 @@ class KubeletServer:
         await _end(connection, _status(code))
         return connection
 
-    # --- ports
-
-    async def _forward(self, request: web.Request) -> web.StreamResponse:
-        connection = web.WebSocketResponse(protocols=(PROTOCOL,))
-        await connection.prepare(request)
-        port = int(request.query["port"])
-        for channel in (0, 1):
-            await connection.send_bytes(bytes([channel]) + port.to_bytes(2, "little"))
-        reader, writer = await asyncio.open_connection(HOST, self.forwards[port])
-        answering = asyncio.ensure_future(_send(connection, 0, reader))
-        answering.add_done_callback(lambda _: asyncio.ensure_future(connection.close()))
-        async for message in connection:
-            writer.write(message.data[1:])
-        answering.cancel()
-        writer.close()
-        return connection
-
 
 def _stamp(number: int) -> str:
     moment = BEGINNING + timedelta(microseconds=number)
@@ -200,6 +181,9 @@ async def _pass_on(connection: web.WebSocketResponse, process: asyncio.subproces
         if message.type is WSMsgType.BINARY and message.data[:1] == bytes([STDIN]):
             assert process.stdin is not None
             process.stdin.write(message.data[1:])
+        elif message.data == bytes([CLOSE, STDIN]):
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _status(code: int) -> dict[str, object]:
@@ -231,6 +215,8 @@ def served(
             status = {
                 "addresses": [{"type": "InternalIP", "address": HOST}],
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": door.port}},
+                # Otherwise the API server would speak SPDY with it.
+                "declaredFeatures": ["ExtendWebSocketsToKubelet"],
             }
             api.merge(f"{PATH}/{node}/status", {"status": status})
         yield door

@@ -1,72 +1,55 @@
 """``dljob web`` on a real control plane: the page through the API server, with the rights of a kubeconfig."""
 
-import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from dljob.client.backend import NotThere
-from dljob.client.cluster.forwarding import forward
-from dljob.kube.client import Listing
 from tests.ctl.running import LONGEST_S
-from tests.operator.kubelet_doors import served
-from tests.operator.kubelets import Kubelets
-from tests.operator.stages import wait_until
 from tests.portal.houses import HOME
 
+KUBECTL = """\
+#!{python} -S
+import os, signal, sys
+open({log!r}, "a").write(" ".join(sys.argv[1:]) + chr(10))
+if sys.argv[-1] == ":443":
+    print("Forwarding from 127.0.0.1:{port} -> 8443", flush=True)
+    print("Forwarding from [::1]:{port} -> 8443", flush=True)
+    signal.pause()
+print("Handling connection for 1", flush=True)
+sys.exit({refusal!r})
+"""
 
-class Unready:
-    """An API server with the page's Service and a pod that is not ready."""
 
-    async def get(self, kind, name, namespace):
-        return {"spec": {"selector": {"app": "web"}, "ports": [{"name": "https"}]}}
-
-    async def list(self, kind, namespace, *, labels):
-        conditions = [{"type": "Ready", "status": "False"}]
-        return Listing([{"metadata": {}, "status": {"conditions": conditions}}], "1")
-
-
-def test_a_page_without_a_pod_is_told_with_the_command_that_shows_why():
-    api: Any = Unready()
-    going = forward(api, HOME, port=0, opened=pytest.fail, notice=pytest.fail)
-    with pytest.raises(NotThere, match=f"kubectl get pods -n {HOME} -l app=web shows why"):
-        asyncio.run(going)
+@pytest.fixture
+def kubectl(house, tmp_path):
+    """Make a kubectl that leads to the page's server, and to a named port fails; return what it was asked."""
+    log, program = tmp_path / "asked", tmp_path / "kubectl"
+    there = {"python": sys.executable, "log": str(log), "port": urlsplit(house.address).port}
+    program.write_text(KUBECTL.format(**there, refusal="error: unable to listen"), encoding="utf-8")
+    program.chmod(0o755)
+    return log
 
 
 @pytest.fixture(scope="module")
-def page(house, tmp_path_factory):
-    """The page's pod, with a kubelet that leads to the page's server, and the kubeconfig of a user who may forward."""
-    pods = f"/api/v1/namespaces/{HOME}/pods"
-    folder = tmp_path_factory.mktemp("kubelet")
-    with (
-        Kubelets(house.plane, HOME, set(), folder / "pods") as kubelets,
-        served(kubelets, house.api, ["node-1"], folder / "door") as door,
-    ):
-        door.forwards[8443] = urlsplit(house.address).port or 0
-        wait_until(lambda: any("nodeName" in each["spec"] for each in house.api.get(pods)["items"]))
-        [pod] = house.api.get(pods)["items"]
-        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        house.api.merge(f"{pods}/{pod['metadata']['name']}/status", ready)
-        # The server of the tests ends no TLS, as behind an Ingress (web.tls.enabled).
-        ports = {"spec": {"ports": [{"name": "http", "port": 80, "targetPort": "web"}]}}
-        house.api.merge(f"/api/v1/namespaces/{HOME}/services/dljob-web", ports)
-        house.plane.kubectl(
-            *("create", "rolebinding", "planner", "-n", HOME, "--role=dljob-web-forward"),
-            f"--serviceaccount={HOME}:planner",
-        )
-        yield house.plane.kubeconfig_for_service_account(HOME, "planner")
+def page(house):
+    """The kubeconfig of a user who may forward."""
+    # The server of the tests ends no TLS, as behind an Ingress (web.tls.enabled).
+    ports = {"spec": {"ports": [{"name": "http", "port": 443, "targetPort": "web"}]}}
+    house.api.merge(f"/api/v1/namespaces/{HOME}/services/dljob-web", ports)
+    house.plane.kubectl(
+        *("create", "rolebinding", "planner", "-n", HOME, "--role=dljob-web-forward"),
+        f"--serviceaccount={HOME}:planner",
+    )
+    return house.plane.kubeconfig_for_service_account(HOME, "planner")
 
 
 @contextmanager
-def opened(kubeconfig, *words):
+def opened(kubeconfig, kubectl, *words):
     process = subprocess.Popen(
         [
             *(sys.executable, "-P", "-c", "from dljob.cli.main import main; main()", "web", *words),
@@ -75,7 +58,11 @@ def opened(kubeconfig, *words):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PATH": f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}",
+        },
     )
     try:
         yield process
@@ -87,34 +74,35 @@ def opened(kubeconfig, *words):
 @pytest.mark.story
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_the_page_opens_with_a_kubeconfig_and_its_login_and_ends_with_ctrl_c(house, page):
-    with opened(page, "--port", "0") as process:
+def test_the_page_opens_with_a_kubeconfig_and_its_login_and_ends_with_ctrl_c(house, page, kubectl):
+    with opened(page, kubectl, "--port", "0") as process:
         url = process.stdout.readline().split()[-1]
-        through = replace(house, address=url.rstrip("/"))
-        for user in ("red", "chief", ""):
-            assert through.ask("/", user) == house.ask("/", user)
-            assert through.ask("/api/v1/jobs", user) == house.ask("/api/v1/jobs", user)
-        assert len(through.ask("/api/v1/jobs", "chief")[1]["items"]) == 2
-        # A browser keeps its connection.
-        kept = socket.create_connection(("localhost", urlsplit(url).port), timeout=LONGEST_S)
+        assert url == f"http://localhost:{urlsplit(house.address).port}/"
         process.send_signal(signal.SIGINT)
         assert process.wait(LONGEST_S) == 130
-        kept.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("localhost", urlsplit(url).port), timeout=LONGEST_S)
+    asked = kubectl.read_text(encoding="utf-8").split()
+    assert asked[0] == f"--kubeconfig={page}"
+    assert asked[-4:] == [f"--namespace={HOME}", "port-forward", "service/dljob-web", ":443"]
 
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_each_refusal_has_a_remedy(house, page):
+def test_each_refusal_has_a_remedy(house, page, kubectl):
     stranger = house.plane.kubeconfig_for_service_account(HOME, "stranger")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        for kubeconfig, words, told in (
-            (stranger, (), f"kubectl create rolebinding dljob-web-forward -n {HOME} --role="),
-            (house.plane.admin, ("-n", "default"), "set web.enabled=true in the chart"),
-            (page, ("--port", port), "name another one with --port"),
-        ):
-            with opened(kubeconfig, *words) as process:
-                _, said = process.communicate(timeout=LONGEST_S)
-                assert (process.returncode, told in said) == (1, True), said
+    for kubeconfig, words, told in (
+        (stranger, (), f"kubectl create rolebinding dljob-web-forward -n {HOME} --role="),
+        (house.plane.admin, ("-n", "default"), "set web.enabled=true in the chart"),
+        (page, ("--port", "9"), "(error: unable to listen); run this again, with --port 0 where"),
+    ):
+        with opened(kubeconfig, kubectl, *words) as process:
+            _, said = process.communicate(timeout=LONGEST_S)
+            assert (process.returncode, told in said) == (1, True), said
+
+
+@pytest.mark.cluster
+def test_the_role_is_enough_for_kubectl(house, page):
+    """A real kubectl gets as far as the pod, which does not run."""
+    said = house.plane.kubectl_as(page).try_to(
+        *("port-forward", "-n", HOME, "service/dljob-web", ":443", "--pod-running-timeout=1s")
+    )
+    assert "pod is not running" in said.err, said.err

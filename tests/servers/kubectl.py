@@ -44,6 +44,10 @@ class Kubectl:
         # kubectl caches answers of the server in its home, which must not be the user's here.
         self._home = kubeconfig.parent / "home"
 
+    @property
+    def folder(self) -> Path:
+        return self._program.parent
+
     def in_namespace(self, namespace: str) -> "Kubectl":
         """The same, with another namespace where none is given."""
         return Kubectl(self._program, self._kubeconfig, namespace=namespace, seconds=self._seconds)

@@ -6,7 +6,6 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -59,9 +58,9 @@ def command(
     """
     Open the page of a cluster or of this machine, until Ctrl-C.
 
-    On a cluster, the command forwards a port of this machine to the page, with the rights of your kubeconfig. The
-    page asks for a token, and shows what that token may see. On one machine, the command itself serves the page of
-    dljob up to you, and shows what you may see; the printed address has a token.
+    On a cluster, the command runs kubectl port-forward to the page, which asks for a token and shows what that token
+    may see. On one machine, the command itself serves the page of dljob up to you, and shows what you may see; the
+    printed address has a token.
     """
     place = Place(state=state, kubeconfig=kubeconfig, context=context, namespace=namespace)
     chosen = decide(place)
@@ -83,8 +82,7 @@ def _show(url: str, link: str = "", *, has_browser: bool) -> None:
 
 def _forward(chosen: Chosen, namespace: str, *, port: int, show: Show) -> None:
     # Here, because a machine without a cluster lacks the packages for one.
-    from dljob.client.cluster.asking import Asker  # noqa: PLC0415
-    from dljob.client.cluster.forwarding import forward  # noqa: PLC0415
+    from dljob.client.cluster.kubectl import forward  # noqa: PLC0415
 
     def opened(url: str) -> None:
         show(url)
@@ -92,8 +90,7 @@ def _forward(chosen: Chosen, namespace: str, *, port: int, show: Show) -> None:
 
     assert chosen.target is not None
     home = namespace or os.environ.get(HOME_VARIABLE) or HOME
-    with closing(Asker(chosen.target.connect().access)) as asker:
-        asker.ask(lambda api: forward(api, home, port=port, opened=opened, notice=say))
+    forward(chosen.target.connect(), home, port=port, opened=opened)
 
 
 def _serve(chosen: Chosen, port: int, *, show: Show) -> None:

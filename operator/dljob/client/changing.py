@@ -33,13 +33,24 @@ class Change(NamedTuple):
         return self.before is not self.after
 
 
-def change_job(backend: Backend, name: str, *, alter: Callable[[Json], Json]) -> Change:
+def change_job(
+    backend: Backend, name: str, *, alter: Callable[[Json], Json], dry_run: bool = False
+) -> Change:
     """
     Write what ``alter`` makes of the document of a job; where it returns it as it is, nothing is written.
 
     Raises :class:`~dljob.client.backend.BackendError` if the job has ended or does not take the change.
     """
-    return retry_overtaken(lambda: _try_to_change(backend, name, alter=alter))
+
+    def attempt() -> Change:
+        document = backend.get_job(name)
+        insist_on_living(JobView.of(document), name)
+        altered = alter(document)
+        if altered is document:
+            return Change(document, document)
+        return Change(document, backend.replace_job(altered, dry_run=dry_run))
+
+    return retry_overtaken(attempt)
 
 
 def retry_overtaken(attempt: Callable[[], T]) -> T:
@@ -52,15 +63,6 @@ def retry_overtaken(attempt: Callable[[], T]) -> T:
         with suppress(Conflict):
             return attempt()
     return attempt()
-
-
-def _try_to_change(backend: Backend, name: str, *, alter: Callable[[Json], Json]) -> Change:
-    document = backend.get_job(name)
-    insist_on_living(JobView.of(document), name)
-    altered = alter(document)
-    if altered is document:
-        return Change(document, document)
-    return Change(document, backend.replace_job(altered))
 
 
 def insist_on_living(job: JobView, name: str) -> None:

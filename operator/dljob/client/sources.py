@@ -5,7 +5,7 @@ The documents of job files, of the files in folders, and of standard input.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from dljob.client.backend import BackendError, Json
 
@@ -96,7 +96,7 @@ def check(sources: Sequence[Source]) -> list[Json]:
     return [source.document for source in sources]
 
 
-def refuse(error: BackendError, sources: Sequence[Source]) -> None:
+def refuse(error: BackendError, sources: Sequence[Source]) -> NoReturn:
     """Raise the complaints of a backend with the places in the files; any other error unchanged."""
     if not error.complaints:
         raise error

@@ -10,7 +10,7 @@ many requests", because the server has not executed it.
 import asyncio
 import email.utils
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -277,7 +277,7 @@ class ApiServer:
         version: str,
         labels: str = "",
         fields: str = "",
-    ) -> AsyncIterator[JsonObject]:
+    ) -> AsyncGenerator[JsonObject]:
         """Yield events after this version until the server ends the watch."""
         query = {
             "watch": "true",
@@ -295,28 +295,9 @@ class ApiServer:
                     raise _rejection(int(status.get("code") or GONE), status)
                 yield event
 
-    async def connect(
-        self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str]
-    ) -> aiohttp.ClientWebSocketResponse:
-        """Open a WebSocket."""
-        try:
-            return await self._session.ws_connect(
-                self._url(path, query),
-                protocols=protocols,
-                headers=self._access.headers(),
-                max_msg_size=0,
-                timeout=aiohttp.ClientWSTimeout(ws_close=5.0),
-            )
-        except aiohttp.WSServerHandshakeError as error:
-            # The error lacks the API server's message, which a plain request yields.
-            await self._ask("GET", f"{path}?{urlencode(query)}")
-            raise Rejected(error.status, {"message": error.message}) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(self._why(error)) from error
-
     # --- one request
 
-    def _url(self, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]] | None) -> str:
+    def _url(self, path: str, query: Mapping[str, str] | None) -> str:
         return f"{self._access.address}{path}" + (f"?{urlencode(query)}" if query else "")
 
     async def _ask(

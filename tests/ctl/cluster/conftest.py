@@ -1,5 +1,7 @@
 """A cluster with an operator, and users who type ``dljob``; one for all tests of a module."""
 
+import os
+
 import pytest
 
 from tests.ctl.cluster.playing import NODES, Scene, User, in_namespace, install_roles
@@ -32,5 +34,7 @@ def as_user(dljob, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def ada(scene, as_user):
+def ada(scene, as_user, monkeypatch):
+    folder = scene.stage.plane.kubectl.folder
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return as_user(in_namespace(scene.stage.plane.admin, scene.namespace))

@@ -1,15 +1,10 @@
 """The output from the answers of a cluster, and the choice of the place: without any cluster."""
 
 import asyncio
-import gc
 import itertools
 import json
-import os
-import pty
 import socket
-import sys
-import termios
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,8 +13,9 @@ import pytest
 
 from dljob.client import places
 from dljob.client.backend import Away, BackendError, LogQuery, NotThere
-from dljob.client.cluster import podlogs, remote, submitting, watching
+from dljob.client.cluster import backend, kubectl, podlogs, submitting
 from dljob.client.cluster.backend import ClusterBackend
+from dljob.client.cluster.connecting import Connection
 from dljob.client.cluster.reading import gpus, past, wording
 from dljob.client.cluster.reading.operators import Operator
 from dljob.client.cluster.refusals import complaints, explain
@@ -183,13 +179,6 @@ def forbidden(verb, resource, where):
             (
                 "ada may not list dljobs in namespace a; ask for a RoleBinding there to the ClusterRole"
                 " dljob-view"
-            ),
-        ),
-        (
-            forbidden("create", "pods/exec", 'in the namespace "a"'),
-            (
-                "ada may not create pods/exec in namespace a; ask for a RoleBinding there to the"
-                " ClusterRole edit"
             ),
         ),
         (
@@ -526,90 +515,77 @@ def test_what_was_decided_and_what_happened_is_in_one_order():
 # --- logs and commands --------------------------------------------------------------------
 
 
-def test_a_log_is_read_on_where_it_was_cut():
-    reading = podlogs._Reading(LogQuery(lines=5))
-    assert reading.begin()["tailLines"] == "5"
-    lines = [b"2026-01-31T12:00:00.%09dZ line %d\n" % (n, n) for n in range(4)]
-    assert [reading.take(line) for line in lines[:2]] == [b"line 0\n", b"line 1\n"]
-    again = reading.begin()
-    assert again["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
-    assert "tailLines" not in again
-    assert [reading.take(line) for line in lines] == [None, None, b"line 2\n", b"line 3\n"]
+class CutLogs:
+    """An API server whose log of a pod is cut after two of its lines, for a job that ends meanwhile."""
+
+    def __init__(self):
+        self.asked: list[dict[str, str]] = []
+
+    async def get(self, resource, _name, _namespace):
+        if resource.kind == "DLJob":
+            return {"status": {"phase": "Completed" if self.asked else "Running"}}
+        return self._pod()
+
+    async def list(self, *_, **__):
+        return Listing([self._pod()], "1")
+
+    def _pod(self):
+        state = {"terminated" if self.asked else "running": {"startedAt": "now"}}
+        trainer = {"name": "trainer", "restartCount": 0, "state": state}
+        metadata, status = {"name": "a-1"}, {"containerStatuses": [trainer]}
+        return {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": status}
+
+    @asynccontextmanager
+    async def stream(self, _path, query):
+        self.asked.append(dict(query))
+        lines = [b"2026-01-31T12:00:00.%09dZ line %d\n" % (n, n) for n in range(4)]
+        content = asyncio.StreamReader()
+        content.feed_data(
+            b"".join(lines[:2]) + lines[2][:30] if len(self.asked) == 1 else b"".join(lines)
+        )
+        content.feed_eof()
+        yield cast("Any", SimpleNamespace(iter_any=lambda: _blocks(content)))
+
+
+async def _blocks(content):
+    while block := await content.read(64):
+        yield block
+
+
+@on_loop
+async def test_a_log_is_followed_on_where_it_was_cut(monkeypatch):
+    monkeypatch.setattr(podlogs, "LOOK_S", 0.0)
+    api = CutLogs()
+    flow = podlogs.follow(
+        cast("Any", api), podlogs.Job("team", "a"), LogQuery(lines=5), notice=pytest.fail
+    )
+    assert [line.text async for line in flow] == [b"line %d\n" % n for n in range(4)]
+    first, second = api.asked
+    assert (first["tailLines"], "sinceTime" in first) == ("5", False)
+    assert second["sinceTime"] == "2026-01-31T12:00:00.000000001Z"
+    assert "tailLines" not in second
 
 
 @on_loop
 async def test_a_reader_that_leaves_a_silent_log_leaves_no_task_behind():
-    follower = podlogs.Follower(cast("Any", None), podlogs.Job("team", "a"), LogQuery())
-    look = asyncio.get_running_loop().create_future()
-    reader = asyncio.ensure_future(follower._next(look))
+    reader = asyncio.ensure_future(podlogs._next(asyncio.Queue()))
     await asyncio.sleep(0)
     reader.cancel()
     await asyncio.wait({reader})
-    await asyncio.sleep(0)
     assert reader.cancelled()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@contextmanager
-def at_a_terminal(monkeypatch):
-    """Be at a terminal, whose other end is yielded; not as a fixture, because pytest sets sys.stdout after those."""
-    other, own = pty.openpty()
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdin", SimpleNamespace(fileno=lambda: own))
-        patched.setattr(sys, "stdout", SimpleNamespace(fileno=lambda: own))
-        try:
-            yield other
-        finally:
-            os.close(own)
-            with suppress(OSError):
-                os.close(other)
-
-
-class Cut:
-    """A connection that ends with the first bytes."""
-
-    def __init__(self):
-        self.sent = 0
-
-    async def send_bytes(self, _):
-        self.sent += 1
-        raise ConnectionResetError("Cannot write to closing transport")
-
-
-@on_loop
-async def test_keys_after_the_end_of_a_connection_are_no_error_of_ours(monkeypatch):
-    found, loop, connection = [], asyncio.get_running_loop(), Cut()
-    loop.set_exception_handler(lambda _, context: found.append(context))
-    with at_a_terminal(monkeypatch):
-        before = termios.tcgetattr(sys.stdin.fileno())
-        with remote._passing_on(cast("Any", connection)):
-            assert termios.tcgetattr(sys.stdin.fileno()) != before
-            while not connection.sent:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        gc.collect()
-        assert termios.tcgetattr(sys.stdin.fileno()) == before
-    assert found == []
-
-
-@on_loop
-async def test_a_terminal_that_is_hung_up_is_not_read_again_and_again(monkeypatch):
-    reads, read = [], os.read
-
-    def count(*given):
-        reads.append(given)
-        return read(*given)
-
-    found, loop = [], asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: found.append(context))
-    with at_a_terminal(monkeypatch) as terminal, remote._passing_on(cast("Any", Cut())):
-        monkeypatch.setattr(os, "read", count)
-        os.close(terminal)
-        while not reads:
-            await asyncio.sleep(0)
-        for _ in range(9):
-            await asyncio.sleep(0)
-    assert (len(reads), found) == (1, [])
+def test_without_kubectl_the_command_to_run_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    there = Connection(cast("Any", None), "team", options=("--context=one",))
+    with pytest.raises(BackendError) as refused:
+        kubectl.execute(there, "team", pod="a-1", command=["nvidia-smi", "-L"])
+    assert str(refused.value) == (
+        "kubectl is not on PATH; install it (https://kubernetes.io/docs/tasks/tools), or run this where it"
+        " is: kubectl --context=one --namespace=team exec --quiet --stdin a-1 --container=trainer --"
+        " nvidia-smi -L"
+    )
 
 
 # --- watching -----------------------------------------------------------------------------
@@ -628,45 +604,47 @@ class Refusing:
         if self.errors:
             raise self.errors.pop(0)
         yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "8"}}}
-        yield {"type": "DELETED", "object": {"metadata": {"resourceVersion": "9"}}}
+        yield {"type": "DELETED", "object": {"metadata": {"name": "a", "resourceVersion": "9"}}}
 
     async def list(self, _resource, _namespace, *, labels):
         assert labels == "team=vision"
         return Listing([{"metadata": {"name": "a"}}], "7")
 
 
-def watched(server, count):
-    async def watch():
-        watcher = watching.Watcher(server, "ns", labels="team=vision", retry_seconds=0.0)
-        news = watcher.watch("5")
+@pytest.fixture
+def watched(monkeypatch):
+    monkeypatch.setattr(backend, "RETRY_S", 0.0)
+
+    async def watch(server, count):
+        news = backend._watch(server, "ns", labels="team=vision", version="5")
         return [await anext(news) for _ in range(count)]
 
-    return asyncio.run(watch())
+    return lambda server, count: asyncio.run(watch(server, count))
 
 
-def test_a_watch_goes_on_where_it_was_whatever_cuts_it():
+def test_a_watch_goes_on_where_it_was_whatever_cuts_it(watched):
     starting = Rejected(429, {"message": "storage is (re)initializing"})
     server = Refusing(Unreachable("away"), starting, Rejected(403, {"message": "not yet"}))
     bookmark, deleted = watched(server, 2)
     assert (bookmark.items, bookmark.version) == ([], "8")
-    assert deleted.removed == [{"metadata": {"resourceVersion": "9"}}]
+    assert (deleted.removed, deleted.version) == (("a",), "9")
     assert server.versions == ["5", "5", "5", "5"]
 
 
-def test_a_watch_from_too_long_ago_begins_anew_with_everything():
+def test_a_watch_from_too_long_ago_begins_anew_with_everything(watched):
     server = Refusing(Rejected(410, {"message": "too old resource version"}))
     everything, *_ = watched(server, 2)
-    assert everything.is_complete
+    assert everything.complete
     assert server.versions == ["5", "7"]
 
 
-def test_what_is_refused_for_good_ends_a_watch(monkeypatch):
+def test_what_is_refused_for_good_ends_a_watch(watched, monkeypatch):
     class Forbidding(Refusing):
         async def watch(self, _resource, _namespace, **_):
             for error in (Rejected(403, {"message": "no longer"}),):
                 raise error
             yield {}
 
-    monkeypatch.setattr(watching, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(backend, "PATIENCE_S", 0.05)
     with pytest.raises(Rejected, match="no longer"):
         watched(Forbidding(), 1)

@@ -5,10 +5,12 @@ There is no other server: all facts for people are in objects that Kubernetes' o
 The operator decides, and writes its decisions with their reasons into the status of a job and into Events.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dljob.client.backend import (
     BackendError,
@@ -23,19 +25,18 @@ from dljob.client.backend import (
     Plan,
     warn,
 )
+from dljob.client.changing import retry_overtaken
 from dljob.client.cluster import podlogs, submitting
 from dljob.client.cluster.asking import Asker, list_in
 from dljob.client.cluster.connecting import Connection
-from dljob.client.cluster.cordoning import Said, change_gpu
 from dljob.client.cluster.reading import past
 from dljob.client.cluster.reading.operators import Operator, read_profiles
 from dljob.client.cluster.reading.wording import assumptions, outages, sentence
 from dljob.client.cluster.refusals import FORBIDDEN
-from dljob.client.cluster.watching import Watcher
 from dljob.client.jobviews import JobView
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.kube import names
-from dljob.kube.client import ApiServer, Rejected
+from dljob.kube.client import GONE, ApiServer, Rejected, Unreachable
 from dljob.kube.resources import DLJOBS, EVENTS, NAMESPACES, NODES
 
 if TYPE_CHECKING:
@@ -43,6 +44,16 @@ if TYPE_CHECKING:
     from dljob.core.recording.record import Record
 
 T = TypeVar("T")
+
+Said = Callable[[str], dict[str, str]]
+"""Reads the entries of a node's annotation by GPU number."""
+Change = Callable[[Said], Mapping[str, Mapping[str, str]]]
+"""Returns the new contents of the annotations."""
+
+RETRY_S: Final = 1.0
+"""The pause between watches, also while the API server does not answer."""
+PATIENCE_S: Final = 30.0
+"""Refusals count as final after this time, because a starting server refuses requests that it later grants."""
 
 
 class ClusterBackend:
@@ -88,14 +99,11 @@ class ClusterBackend:
         return JobList([_shown(item) for item in listing.items], listing.version)
 
     def watch_jobs(self, selector: str, version: str) -> Iterator[JobList]:
-        def watch(api: ApiServer) -> Any:
-            watcher = Watcher(api, self._listed, labels=selector)
-            return watcher.watch(version)
+        def watch(api: ApiServer) -> AsyncIterator[JobList]:
+            return _watch(api, self._listed, labels=selector, version=version)
 
         for news in self._asker.iterate(watch):
-            items = [_shown(item) for item in news.items]
-            removed = tuple(full_name(each, self.home) for each in news.removed)
-            yield JobList(items, news.version, removed, news.is_complete)
+            yield news._replace(items=[_shown(item) for item in news.items])
 
     def get_job(self, name: str) -> Json:
         namespace, own = self._locate(name)
@@ -150,7 +158,7 @@ class ClusterBackend:
         return planned.show(created, jobs, plan=plan, learned=learned, now=now, home=self.home)
 
     def read_premises(self) -> Json:
-        """Read what a plan needs besides jobs."""
+        """Read the premises of a plan, except its jobs."""
         nodes = self._asker.ask(lambda api: api.list(NODES)).items
         return {
             # Images are most of a node's document.
@@ -162,7 +170,7 @@ class ClusterBackend:
         }
 
     def explain(self, name: str, *, with_outages: bool = True) -> Json:
-        """``with_outages``: also tell why GPUs of all nodes are out of service, where the job waits for that reason."""
+        """``with_outages``: also say why GPUs of all nodes are out of service, where the job waits for that reason."""
         job = self.get_job(name)
         called = full_name(job, self.home)
         remarks = assumptions(job)
@@ -263,13 +271,8 @@ class ClusterBackend:
     def cordon(self, node: str, gpu: int, reason: str) -> Json:
         from dljob.operator.nodes.nodes import CORDONS  # noqa: PLC0415 - as above
 
-        number = str(gpu)
-        change_gpu(
-            self._asker,
-            self._operator,
-            node,
-            gpu=gpu,
-            change=lambda said: {CORDONS: said(CORDONS) | {number: reason}},
+        self._change_gpu(
+            node, gpu, change=lambda said: {CORDONS: said(CORDONS) | {str(gpu): reason}}
         )
         return {"node": node, "gpu": gpu, "reason": reason}
 
@@ -290,13 +293,32 @@ class ClusterBackend:
             word = datetime.now(UTC).isoformat(timespec="microseconds")
             return changed | ({PARDONS: said(PARDONS) | {number: word}} if fault else {})
 
-        change_gpu(self._asker, self._operator, node, gpu=gpu, change=change)
+        self._change_gpu(node, gpu, change=change)
         other = told.get("out", {}).get(number)
         if other and not fault and not was_cordoned:
             self._tell_once(
                 f"{node}/{gpu} stays out of service, as the operator reported last: {other}"
             )
         return {"node": node, "gpu": gpu, "wasCordoned": was_cordoned or bool(fault)}
+
+    def _change_gpu(self, node: str, gpu: int, *, change: Change) -> None:
+        """Change the annotations of a node about its GPUs, which other programs change as well."""
+        from dljob.client.cluster.reading import gpus  # noqa: PLC0415 - as above
+
+        def attempt() -> None:
+            try:
+                document = self._asker.ask(lambda api: api.get(NODES, node))
+            except NotThere as error:
+                raise NotThere(
+                    f"{node}: there is no such node; dljob gpu list shows all nodes"
+                ) from error
+            gpus.insist_on_gpu(document, gpu, pool=self._operator.pool())
+            wanted = change(lambda name: gpus.read_numbered(document, name))
+            if any(gpus.read_numbered(document, name) != said for name, said in wanted.items()):
+                written = gpus.write_numbered(document, wanted)
+                self._asker.ask(lambda api: api.merge(NODES, node, changes=written))
+
+        retry_overtaken(attempt)
 
     def list_holds(self) -> dict[str, str]:
         home = self._operator.namespace
@@ -329,26 +351,25 @@ class ClusterBackend:
     # --- where it trains
 
     def list_log_nodes(self, name: str) -> list[str]:
-        job = self._log_of(name)
-        pods = self._asker.ask(lambda api: podlogs.list_pods(api, job))
-        view = JobView.of(self.get_job(name), self.home)
-        nodes = {podlogs.node_of(pod) for pod in pods} | {part.node for part in view.slices}
-        return sorted(nodes - {""})
+        document = self.get_job(name)
+        pods = self._asker.ask(lambda api: podlogs.list_pods(api, _log_of(document)))
+        slices = JobView.of(document, self.home).slices
+        return sorted({*map(podlogs.node_of, pods), *(part.node for part in slices)} - {""})
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        job = self._log_of(name)
+        job = _log_of(self.get_job(name))
         nodes = self.list_log_nodes(name)
         if query.node and query.node not in nodes:
             known = ", ".join(nodes) or "none yet"
             raise NotThere(f"{name} has no log of {query.node}; nodes with one: {known}")
         if query.follow:
             return self._asker.iterate(
-                lambda api: podlogs.Follower(api, job, query, notice=self._tell_once).follow()
+                lambda api: podlogs.follow(api, job, query, notice=self._tell_once)
             )
         return self._asker.iterate(lambda api: podlogs.read(api, job, query))
 
     def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
-        from dljob.client.cluster import remote  # noqa: PLC0415 - no other verb needs it
+        from dljob.client.cluster import kubectl  # noqa: PLC0415 - no other verb needs it
 
         job = self.get_job(name)
         view = JobView.of(job, self.home)
@@ -358,15 +379,18 @@ class ClusterBackend:
         if not chosen:
             nodes = ", ".join(part.node for part in view.slices)
             raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
-        place = remote.Place(job["metadata"]["namespace"], _pod_on(job, chosen[0].node))
+        pod = _pod_on(job, chosen[0].node)
         numbers = ",".join(map(str, chosen[0].gpus))
         seen = [
             "CUDA_DEVICE_ORDER=PCI_BUS_ID",
             f"CUDA_VISIBLE_DEVICES={numbers}",
             f"NVIDIA_VISIBLE_DEVICES={numbers}",
         ]
-        return self._asker.ask(
-            lambda api: remote.execute(api, place, command=["env", *seen, *command])
+        return kubectl.execute(
+            self._connection,
+            job["metadata"]["namespace"],
+            pod=pod,
+            command=["env", *seen, *command],
         )
 
     # --- what they share
@@ -379,10 +403,6 @@ class ClusterBackend:
             # An empty name, "." and ".." would ask for other objects, such as all jobs.
             raise NotThere(f"{name}: there is no such job; dljob get lists the jobs")
         return namespace, own
-
-    def _log_of(self, name: str) -> podlogs.Job:
-        metadata = self.get_job(name)["metadata"]
-        return podlogs.Job(metadata["namespace"], metadata["name"])
 
     def _unless_forbidden(self, look: Callable[[], T], then: str) -> T | None:
         """Read something that not every user may see; return a default if it is forbidden."""
@@ -412,6 +432,10 @@ def _shown(document: Json) -> Json:
     return document
 
 
+def _log_of(document: Json) -> podlogs.Job:
+    return podlogs.Job(document["metadata"]["namespace"], document["metadata"]["name"])
+
+
 def _pod_on(job: Json, node: str) -> str:
     from dljob.operator.podspecs.building import trainer_name  # noqa: PLC0415 - takes long to load
 
@@ -422,3 +446,42 @@ def _pod_on(job: Json, node: str) -> str:
         called = f"{metadata['namespace']}/{metadata['name']}"
         raise Conflict(f"{called} has no pod on {node} yet; try again when it is Running")
     return trainer_name(metadata["name"], max(serials))
+
+
+async def _watch(
+    api: ApiServer, namespace: str, *, labels: str, version: str
+) -> AsyncIterator[JobList]:
+    """Yield the jobs that change after this version, across watches that the API server cuts; no jobs: only a version."""
+    well_at = time.monotonic()
+    while True:  # noqa: PLR1702 - one loop over outages, and one over events
+        began = time.monotonic()
+        try:
+            if not version:
+                listing = await api.list(DLJOBS, namespace, labels=labels)
+                version = listing.version
+                yield JobList(listing.items, version)
+            # Closed at once, not when it is collected: then the event loop may be closed.
+            async with aclosing(
+                api.watch(DLJOBS, namespace, version=version, labels=labels)
+            ) as events:
+                async for event in events:
+                    well_at = time.monotonic()
+                    kind, found = event["type"], event["object"]
+                    # Before the reader gets the event: a watch that is cut goes on after it, however
+                    # long the reader takes. Where no job changes, bookmarks keep the version young.
+                    version = found["metadata"]["resourceVersion"]
+                    items = [] if kind in ("BOOKMARK", "DELETED") else [found]
+                    removed = (full_name(found, namespace),) if kind == "DELETED" else ()
+                    yield JobList(items, version, removed, complete=False)
+            well_at = time.monotonic()
+        except Unreachable:
+            well_at = time.monotonic()
+        except Rejected as error:
+            now = time.monotonic()
+            # If the last request was granted, the refusal is new and may pass.
+            well_at = now if now > began + PATIENCE_S else well_at
+            if error.status == GONE:
+                version = ""  # The version is too old for the server; list everything again.
+            elif now > well_at + PATIENCE_S:
+                raise
+        await asyncio.sleep(RETRY_S)

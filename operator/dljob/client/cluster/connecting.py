@@ -21,6 +21,8 @@ class Connection:
     """The default namespace of jobs."""
     is_named: bool = False
     """True if the user named the namespace."""
+    options: tuple[str, ...] = ()
+    """The options with which kubectl finds this cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,13 @@ class Target:
             found = access.find(self.file, self.context)
         except NoAccess as error:
             raise BackendError(str(error)) from error
-        return Connection(found, self.namespace, self.is_named)
+        options = []
+        # Only $KUBECONFIG, which kubectl reads itself, can name several files.
+        if self.file and os.pathsep not in self.file:
+            options.append(f"--kubeconfig={self.file}")
+        if self.context:
+            options.append(f"--context={self.context}")
+        return Connection(found, self.namespace, self.is_named, tuple(options))
 
 
 def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") -> Target:

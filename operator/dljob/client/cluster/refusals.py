@@ -30,8 +30,6 @@ _ROLES: Final = {
     ("dljobs", True): "dljob-edit",
     ("nodes", False): "dljob-gpus-view",
     ("nodes", True): "dljob-gpus-edit",
-    ("pods/exec", True): "edit",
-    ("pods/exec", False): "edit",
 }
 """The role that grants a request, by resource and whether it writes."""
 _READS: Final = frozenset({"get", "list", "watch"})

@@ -23,13 +23,7 @@ from dljob.client.backend import (
     Json,
     NotThere,
 )
-from dljob.client.changing import (
-    change_job,
-    describe_changes,
-    insist_on_living,
-    retry_overtaken,
-)
-from dljob.client.jobviews import JobView
+from dljob.client.changing import change_job, describe_changes
 from dljob.client.sources import (
     Source,
     WrongJobs,
@@ -83,24 +77,29 @@ def command(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: 
     The numbers of GPUs, the priority, being suspended, the limits and the labels may change at any
     time. A change of anything else is refused by field, and then nothing is done.
     """
-    wishes = _look(backend, [source for name in files for source in iter_sources(name)])
+    sources = [source for name in files for source in iter_sources(name)]
+    wishes = [
+        Wish(source, full_name(document), document, _find(backend, full_name(document)))
+        for source, document in zip(sources, check(sources), strict=True)
+    ]
     _try_all(backend, wishes)
-    if not dry_run:
-        _create(backend, [wish for wish in wishes if wish.there is None])
+    new = [wish for wish in wishes if wish.there is None]
+    if new and not dry_run:
+        try:
+            created = backend.create_jobs([wish.document for wish in new])
+        except BackendError as error:
+            refuse(error, [wish.source for wish in new])
+        for notice in created.notices:
+            say(f"note: {notice}")
     for wish in wishes:
         told = _apply(backend, wish, dry_run=dry_run)
         click.echo(f"dljob.dljob.io/{wish.name}" if output == "name" else f"{wish.name} {told}")
 
 
-def _look(backend: Backend, sources: Sequence[Source]) -> list[Wish]:
-    documents = check(sources)
-    wishes = []
-    for source, document in zip(sources, documents, strict=True):
-        name, there = full_name(document), None
-        with suppress(NotThere):
-            there = backend.get_job(name)
-        wishes.append(Wish(source, name, document, there))
-    return wishes
+def _find(backend: Backend, name: str) -> Json | None:
+    with suppress(NotThere):
+        return backend.get_job(name)
+    return None
 
 
 def _try_all(backend: Backend, wishes: Sequence[Wish]) -> None:
@@ -108,37 +107,15 @@ def _try_all(backend: Backend, wishes: Sequence[Wish]) -> None:
     lines: list[str] = []
     for wish in wishes:
         try:
-            _try(backend, wish)
+            if wish.there is None:
+                backend.create_jobs([wish.document], dry_run=True)
+            elif wish.differences:
+                change_job(backend, wish.name, alter=wish.merged, dry_run=True)
         except BackendError as error:
             found = error.complaints or (Complaint(0, f"{wish.name}: {error}"),)
             lines += [f"{wish.source.at(each.path)}: {each.line}" for each in found]
     if lines:
         raise WrongJobs(lines)
-
-
-def _try(backend: Backend, wish: Wish) -> None:
-    if wish.there is None:
-        backend.create_jobs([wish.document], dry_run=True)
-    elif wish.differences:
-        retry_overtaken(lambda: _try_to_change(backend, wish))
-
-
-def _try_to_change(backend: Backend, wish: Wish) -> None:
-    there = backend.get_job(wish.name)
-    insist_on_living(JobView.of(there), wish.name)
-    backend.replace_job(wish.merged(there), dry_run=True)
-
-
-def _create(backend: Backend, wishes: Sequence[Wish]) -> None:
-    if not wishes:
-        return
-    try:
-        created = backend.create_jobs([wish.document for wish in wishes])
-    except BackendError as error:
-        refuse(error, [wish.source for wish in wishes])
-        raise
-    for notice in created.notices:
-        say(f"note: {notice}")
 
 
 def _apply(backend: Backend, wish: Wish, *, dry_run: bool) -> str:

@@ -253,7 +253,6 @@ def _submit(backend: Backend, draft: Draft) -> Json:
             if is_taken and not draft.name and attempt < ATTEMPTS - 1:
                 continue
             refuse(error, [Source("run", document)])
-            raise
         for notice in created.notices:
             say(f"note: {notice}")
         return created.items[0]

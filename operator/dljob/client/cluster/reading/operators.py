@@ -31,26 +31,21 @@ class Operator:
     def settings(self) -> list[Json]:
         """List every setting with its value and origin."""
         if self._known is None:
-            self._known = self._read()
+            try:
+                found = self._read_config_map(names.SETTINGS)
+                self._known = json.loads(found["data"][names.SETTINGS_KEY])
+            except NotThere as error:
+                raise NotThere(
+                    f"no operator shows its settings in namespace {self.namespace}; check that one runs"
+                    f" there, or name its namespace in {HOME_VARIABLE}"
+                ) from error
+            except (KeyError, ValueError) as error:
+                raise BackendError(
+                    f"the ConfigMap {names.SETTINGS} in namespace {self.namespace} cannot be read; delete"
+                    " it, and restart the operator, which writes it again"
+                ) from error
+        assert self._known is not None
         return self._known
-
-    def _read(self) -> list[Json]:
-        namespace = os.environ.get(HOME_VARIABLE) or HOME
-        try:
-            found = self._asker.ask(lambda api: api.get(CONFIGMAPS, names.SETTINGS, namespace))
-        except NotThere as error:
-            raise NotThere(
-                f"no operator shows its settings in namespace {namespace}; check that one runs"
-                f" there, or name its namespace in {HOME_VARIABLE}"
-            ) from error
-        try:
-            settings: list[Json] = json.loads(found["data"][names.SETTINGS_KEY])
-        except (KeyError, ValueError) as error:
-            raise BackendError(
-                f"the ConfigMap {names.SETTINGS} in namespace {namespace} cannot be read; delete"
-                " it, and restart the operator, which writes it again"
-            ) from error
-        return settings
 
     def _visible(self) -> list[Json]:
         """List the settings; none if they are not visible."""
@@ -64,32 +59,25 @@ class Operator:
         """Return the facts about GPUs that the operator publishes, by node; empty if unreadable."""
         told: Json = {}
         try:
-            first = self._read_part(names.GPUS)
-            count = int(first.get(names.GPUS_PARTS_KEY, "1"))
-            others = [self._read_part(name) for name in names.GPUS_PARTS[1:count]]
+            first = self._read_config_map(names.GPUS)
+            count = int(first["data"].get(names.GPUS_PARTS_KEY, "1"))
+            others = [self._read_config_map(name) for name in names.GPUS_PARTS[1:count]]
             for part in (first, *others):
-                told |= json.loads(part[names.GPUS_KEY])
+                told |= json.loads(part["data"][names.GPUS_KEY])
         except (BackendError, KeyError, ValueError):
             return {}
         return told
 
     def learned(self) -> Json:
         """Return the profiles and the policy's state that the operator publishes; empty if unreadable."""
-        if self._learned is None:
-            self._learned = self._read_learned()
-        return self._learned
-
-    def _read_learned(self) -> Json:
         from dljob.operator.reporting.learned_configmap import unpack  # noqa: PLC0415 - as below
 
-        try:
-            return unpack(self._read_config_map(names.LEARNED))
-        except BackendError:
-            return {}
-
-    def _read_part(self, name: str) -> dict[str, str]:
-        data: dict[str, str] = self._read_config_map(name)["data"]
-        return data
+        if self._learned is None:
+            try:
+                self._learned = unpack(self._read_config_map(names.LEARNED))
+            except BackendError:
+                self._learned = {}
+        return self._learned
 
     def _read_config_map(self, name: str) -> Json:
         found: Json = self._asker.ask(lambda api: api.get(CONFIGMAPS, name, self.namespace))
