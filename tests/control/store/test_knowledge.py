@@ -14,7 +14,7 @@ NOTHING = StoredProfile(None)
 
 
 class Desk:
-    """Knowledge between a loop that observes and a store that is filled from here."""
+    """Knowledge between an observing loop and a store that this class fills."""
 
     def __init__(self) -> None:
         self.waiting: dict[JobType, list[Observation]] = {}
@@ -27,7 +27,7 @@ class Desk:
                 self.waiting.setdefault(kind, []).append(each)
 
     def write(self, count: int = 1000, kind: JobType = KIND) -> None:
-        """Let the store take the first ``count`` observations that wait."""
+        """Write the first ``count`` waiting observations into the store."""
         waiting = self.waiting.setdefault(kind, [])
         batch, self.waiting[kind] = waiting[:count], waiting[count:]
         expected = self.knowledge.expect(kind, batch)
@@ -35,7 +35,7 @@ class Desk:
         self.knowledge.confirm(kind, expected, stored=self.stored[kind])
 
     def others(self, *seen: Observation, kind: JobType = KIND) -> None:
-        """Let another writer change the store."""
+        """Another writer changes the store."""
         old = self.stored.get(kind, NOTHING)
         profile = fold_all(old.profile or Profile(kind), seen, defaults=FREE)
         self.stored[kind] = StoredProfile(profile, old.revision + 1)
@@ -49,7 +49,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_the_mapping_is_another_one_when_something_was_learnt_and_only_then(desk: Desk):
+def test_mapping_changes_only_with_new_knowledge(desk: Desk):
     first = desk.knowledge.profiles()
     assert desk.knowledge.profiles() is first
     desk.observe(speed_seen())
@@ -57,7 +57,7 @@ def test_the_mapping_is_another_one_when_something_was_learnt_and_only_then(desk
     assert desk.knowledge.profiles() is not first
 
 
-def test_costs_of_jobs_that_have_ended_stay_as_usual_ones(desk: Desk):
+def test_costs_of_ended_jobs_are_the_usual_costs(desk: Desk):
     for number, seconds in enumerate((10.0, 30.0, 20.0)):
         kind = JobType.of_one_job(f"job-{number}")
         desk.observe(speed_seen(), CostSeen(CostTerm.CHECKPOINT, seconds), kind=kind)
@@ -68,7 +68,7 @@ def test_costs_of_jobs_that_have_ended_stay_as_usual_ones(desk: Desk):
     assert find_costs({ENDED: left}, None, defaults=FREE).checkpoint == 20.0
 
 
-def test_what_others_learnt_comes_back_with_a_write(desk: Desk):
+def test_knowledge_of_others_returns_with_a_write(desk: Desk):
     desk.others(speed_seen(1.0))
     desk.observe(speed_seen(5.0), speed_seen(7.0))
     desk.write(1)
@@ -77,7 +77,7 @@ def test_what_others_learnt_comes_back_with_a_write(desk: Desk):
     assert desk.speeds() == (1.0, 5.0, 7.0)
 
 
-def test_what_was_known_in_the_store_comes_before_what_was_seen_without_it(desk: Desk):
+def test_stored_knowledge_precedes_unwritten_observations(desk: Desk):
     desk.observe(speed_seen(5.0))
     desk.others(speed_seen(1.0))
     desk.knowledge.reload(KIND, desk.stored[KIND])
@@ -85,7 +85,7 @@ def test_what_was_known_in_the_store_comes_before_what_was_seen_without_it(desk:
     assert desk.knowledge.revisions() == {KIND: 1}
 
 
-def test_what_was_forgotten_elsewhere_is_forgotten(desk: Desk):
+def test_profiles_forgotten_elsewhere_are_forgotten(desk: Desk):
     for kind in (KIND, OTHER):
         desk.observe(speed_seen(5.0), kind=kind)
         desk.write(kind=kind)
@@ -96,7 +96,7 @@ def test_what_was_forgotten_elsewhere_is_forgotten(desk: Desk):
     assert desk.speeds(OTHER) == (7.0,)
 
 
-def test_with_much_waiting_others_are_heard_when_it_is_written(desk: Desk):
+def test_long_queue_hears_others_when_it_is_written(desk: Desk):
     desk.others(speed_seen(1.0, shape=SHAPE._replace(gpus=8)))
     desk.observe(*(speed_seen(5.0) for _ in range(3 * MOST_FOLDED_AGAIN)))
     desk.write(MOST_FOLDED_AGAIN)
@@ -116,7 +116,7 @@ def test_with_much_waiting_others_are_heard_when_it_is_written(desk: Desk):
         max_size=12,
     )
 )
-def test_what_is_known_is_what_the_store_had_and_what_waits(steps):
+def test_knowledge_is_the_store_and_the_queue(steps):
     desk = Desk()
     for word, argument in steps:
         if word == "write":

@@ -1,14 +1,10 @@
-"""
-The law of the notebook: the loop never waits for the store, nothing is lost, and each fault is
-reported once.
-"""
+"""The loop never waits for the store, nothing is lost, and each fault is reported once."""
 
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +28,7 @@ from tests.control.store.places import (
     OTHER,
     SHAPE,
     Place,
+    locked,
     make_entry,
     open_patiently,
     speed_seen,
@@ -74,7 +71,7 @@ class Desk:
 
 @pytest.fixture
 def desks() -> Iterator[Callable[..., Desk]]:
-    """Make desks with open notebooks; they are closed after the test."""
+    """Make desks with open notebooks; close them after the test."""
     made: list[Desk] = []
 
     def make(store: Store, settings: NotebookSettings = QUICK, **rest) -> Desk:
@@ -108,10 +105,10 @@ def wait_until(ask: Callable[[], object], what: str) -> None:
         time.sleep(0.005)
 
 
-# --- while the store works
+# --- an available store
 
 
-def test_what_is_written_arrives(place: Place, desks):
+def test_writes_arrive_in_the_store(place: Place, desks):
     desk = desks(place.open(), defaults=Costs(checkpoint=60.0, pod_termination=30.0))
     desk.notebook.observe(KIND, [speed_seen(5.0), speed_seen(7.0)])
     desk.notebook.observe(KIND, [CostSeen(CostTerm.CHECKPOINT, 5.0)])
@@ -131,7 +128,7 @@ def test_what_is_written_arrives(place: Place, desks):
     assert (state.connected, state.waiting, state.dropped, state.error) == (True, 0, Dropped(), "")
 
 
-def test_what_a_policy_remembers_is_known_to_the_next_controller(place: Place, desks):
+def test_next_controller_reads_the_policy_state(place: Place, desks):
     desk = desks(place.open())
     state = {"decisions": 7, "population": [[["job", "V100", 2]]], "rate": 0.1}
     desk.notebook.keep_policy_state("ones", {"decisions": 6})
@@ -143,7 +140,7 @@ def test_what_a_policy_remembers_is_known_to_the_next_controller(place: Place, d
     assert later.policy_state("tiresias") is None
 
 
-def test_a_policy_state_that_cannot_be_read_is_none(place: Place, desks):
+def test_unreadable_policy_state_is_none(place: Place, desks):
     place.open().keep_policy_state("ones", "{")
     assert desks(place.open()).notebook.policy_state("ones") is None
 
@@ -159,9 +156,9 @@ def test_two_notebooks_learn_from_each_other(place: Place, desks):
     assert stored is not None
     assert sorted(stored.speeds[SHAPE].recent) == [5.0, 6.0, 7.0, 8.0, 50.0, 51.0, 52.0, 53.0]
     for desk in (one, other):
-        wait_until(partial(knows, desk, stored), "what the other has learnt")
+        wait_until(partial(knows, desk, stored), "the knowledge of the other")
     place.open().change(KIND, lambda _: None)
-    wait_until(lambda: KIND not in one.notebook.profiles(), "that it was forgotten")
+    wait_until(lambda: KIND not in one.notebook.profiles(), "the removal")
 
 
 def test_jobs_without_a_model_share_nothing(desks):
@@ -169,11 +166,11 @@ def test_jobs_without_a_model_share_nothing(desks):
         desks(MemoryStore()).notebook.observe(JobType(""), [speed_seen()])
 
 
-# --- while it is away
+# --- an unavailable store
 
 
 def test_no_caller_waits_for_an_unavailable_store(desks):
-    """The store hangs until the end; everything else is done meanwhile."""
+    """The store hangs until the end of the test."""
     store = MemoryStore()
     hanging, end = threading.Event(), threading.Event()
 
@@ -202,7 +199,7 @@ def test_no_caller_waits_for_an_unavailable_store(desks):
 
 
 @pytest.mark.parametrize("error", [AWAY, UNUSABLE])
-def test_an_outage_and_its_end_are_each_reported_once(desks, error: StoreError):
+def test_outage_and_its_end_are_each_reported_once(desks, error: StoreError):
     store = MemoryStore()
     desk = desks(store)
     store.failing = lambda _: error
@@ -225,8 +222,8 @@ def test_an_outage_and_its_end_are_each_reported_once(desks, error: StoreError):
     assert len(store.history()) == 10
 
 
-def test_a_hiccup_is_not_reported(desks, monkeypatch):
-    # However long this process stands still in a try.
+def test_hiccup_is_not_reported(desks, monkeypatch):
+    # A slow test process must not make it an outage.
     monkeypatch.setattr(availability, "LONG_SECONDS", LIMIT_SECONDS)
     store = MemoryStore()
     desk = desks(store)
@@ -241,7 +238,7 @@ def test_a_hiccup_is_not_reported(desks, monkeypatch):
     assert desk.notebook.state().failures == 5
 
 
-def test_a_store_that_is_away_at_the_beginning_is_taken_in_when_it_comes(desks):
+def test_store_that_comes_late_is_read(desks):
     store = MemoryStore()
     fold_into(store, KIND, observations=[speed_seen(1.0)])
     store.failing = lambda _: AWAY
@@ -255,11 +252,11 @@ def test_a_store_that_is_away_at_the_beginning_is_taken_in_when_it_comes(desks):
     assert len(desk.notices) == 2
 
 
-def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_try(desks):
+def test_lost_answer_does_not_count_twice(desks):
     store = MemoryStore()
 
     def lose_answer(_: str) -> StoreError | None:
-        """Lose the answer to the first change, and let many others write before the next try."""
+        """Lose the answer to the first change; many others write before the next try."""
         store.failing_after = lambda _: None
         for number in range(MOST_TICKETS):
             fold_into(
@@ -277,7 +274,7 @@ def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_t
     assert 5.0 not in stored.profile.speeds[SHAPE].recent
 
 
-def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog):
+def test_impossible_write_is_given_up_alone(desks, tmp_path: Path, caplog):
     store = SqliteStore(tmp_path / "store.db")
     desk = desks(store)
     desk.notebook.observe(JobType("Modell für Bäume"), [speed_seen()])
@@ -289,7 +286,7 @@ def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog)
     assert desk.notices == []
 
 
-def test_a_listener_that_fails_stops_nothing(caplog):
+def test_failing_listener_stops_nothing(caplog):
     store = MemoryStore()
     store.failing = lambda _: UNUSABLE
 
@@ -308,7 +305,7 @@ def test_a_listener_that_fails_stops_nothing(caplog):
 # --- the history
 
 
-def test_the_history_comes_from_store_and_memory(desks):
+def test_history_comes_from_store_and_memory(desks):
     store = MemoryStore()
     store.record([make_entry("a", 1.0, name="old"), make_entry("b", 1.5)])
     desk = desks(store)
@@ -324,7 +321,7 @@ def test_the_history_comes_from_store_and_memory(desks):
     assert [entry.id for entry in desk.notebook.history(JobId("a"), limit=1)] == ["new"]
 
 
-def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
+def test_history_is_from_memory_during_an_outage(desks):
     store = MemoryStore()
     store.record([make_entry("a", 1.0, name="old")])
     desk = desks(store)
@@ -341,7 +338,7 @@ def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
 # --- the end
 
 
-def test_closing_writes_what_waits_and_closes_the_store():
+def test_closing_writes_all_and_closes_the_store():
     store = MemoryStore()
     desk = Desk(store)
     desk.notebook.open(wait_seconds=LIMIT_SECONDS)
@@ -352,8 +349,8 @@ def test_closing_writes_what_waits_and_closes_the_store():
     assert store.is_closed
 
 
-def test_what_waits_when_the_time_to_close_is_over_is_not_written_later():
-    """The write under way cannot be taken back, but the thread ends with it, and closes the store."""
+def test_overdue_writes_are_not_made_after_closing():
+    """A write that has begun cannot be taken back, but the thread ends with it and closes the store."""
     store = MemoryStore()
     is_asked, may_answer = threading.Event(), threading.Event()
 
@@ -375,7 +372,7 @@ def test_what_waits_when_the_time_to_close_is_over_is_not_written_later():
     assert store.profiles() == {}
 
 
-# --- real stores that go and come back
+# --- real stores that go and return
 
 
 def learn(desk: Desk, numbers: range) -> None:
@@ -394,15 +391,7 @@ def check_nothing_was_lost(store: Store, count: int) -> None:
 ROOMY = NotebookSettings(first_retry_seconds=0.02, longest_retry_seconds=0.2, refresh_seconds=0.1)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("BEGIN IMMEDIATE")
-        yield
-        db.execute("ROLLBACK")
-
-
-def test_a_file_that_is_locked_for_a_while_loses_nothing(desks, tmp_path: Path):
+def test_locked_file_loses_nothing(desks, tmp_path: Path):
     path = tmp_path / "store.db"
     desk = desks(SqliteStore(path, busy_seconds=0.05), ROOMY)
     learn(desk, range(20))
@@ -418,10 +407,10 @@ def test_a_file_that_is_locked_for_a_while_loses_nothing(desks, tmp_path: Path):
     assert [notice.is_there for notice in desk.notices] == [False, True]
 
 
-# The server comes first, so that it is up until the desk has been closed.
+# The server comes first: it must outlive the desk.
 @pytest.mark.processes
-def test_a_server_that_is_killed_and_started_again_loses_nothing(server: MongoServer, desks):
-    # Longer than a busy machine keeps the server from its answer, because the store is to be away once.
+def test_killed_server_loses_nothing(server: MongoServer, desks):
+    # More than a busy machine delays an answer, because the store is to be away exactly once.
     store = open_store(server.url("dljob"), environment={}, patience_seconds=15.0)
     desk = desks(store, ROOMY)
     learn(desk, range(20))

@@ -27,7 +27,7 @@ def drained(pending: PendingWrites) -> list[Write]:
     return writes
 
 
-def test_much_is_taken_in_pieces_under_tickets_of_their_own():
+def test_long_queue_is_split_under_tickets():
     pending = make_pending(most_at_once=2)
     for _ in range(5):
         pending.observe(KIND, ONE)
@@ -49,7 +49,7 @@ def test_each_kind_has_its_turn():
     assert kinds == [Fold, Record, ShowGpus, ShowJobs, KeepState, Fold, Record]
 
 
-def test_of_the_tables_only_the_latest_waits():
+def test_only_the_latest_table_waits():
     pending = make_pending()
     gpus = [(GpuRow(node=NodeName("n1"), gpu=number),) for number in range(3)]
     for rows in gpus:
@@ -58,7 +58,7 @@ def test_of_the_tables_only_the_latest_waits():
     assert drained(pending) == [ShowGpus(gpus[-1]), ShowJobs((JobRow(job=JobId("a")),))]
 
 
-def test_for_want_of_room_the_oldest_history_goes_first():
+def test_oldest_history_is_dropped_first():
     pending = make_pending(most=4)
     pending.record([make_entry("a", float(at)) for at in range(3)])
     for seen in (ONE, TWO, THREE):
@@ -72,7 +72,7 @@ def test_for_want_of_room_the_oldest_history_goes_first():
     assert [entry.at for entry in record.rows] == [2.0]
 
 
-def test_then_the_oldest_observations_of_whatever_type():
+def test_oldest_observations_are_dropped_next():
     pending = make_pending(most=2)
     pending.observe(OTHER, ONE)
     pending.observe(KIND, ONE)
@@ -83,7 +83,7 @@ def test_then_the_oldest_observations_of_whatever_type():
     assert pending.waiting(KIND) == (TWO, THREE)
 
 
-def test_what_is_under_way_is_never_changed():
+def test_write_under_way_never_changes():
     pending = make_pending(most=2)
     pending.observe(KIND, ONE)
     pending.observe(KIND, TWO)
