@@ -1,4 +1,4 @@
-"""Jobs whose pods are coming up are not looked at again, and nothing is missed by that."""
+"""The judge skips jobs whose pods are starting, and misses nothing."""
 
 import itertools
 from dataclasses import replace
@@ -41,13 +41,13 @@ def coming_up(name="a", pods=("n0",), pod=None, **rest):
 
 
 def settle(scene, starting=None):
-    """Judge it until there is nothing more to be said; returns it as it is then."""
+    """Judge the scene until no verdict is new; return it."""
     for _ in range(5):
         verdicts = judge(scene, RULES, starting=starting)
         if not verdicts:
             return scene
         scene = scene.with_statuses({job: each.status for job, each in verdicts.items()})
-    raise AssertionError("there is always something new to be said")
+    raise AssertionError("each verdict is followed by another one")
 
 
 def count_looks(monkeypatch, scene, starting, **rest):
@@ -65,7 +65,7 @@ def count_looks(monkeypatch, scene, starting, **rest):
     return len(looked)
 
 
-def test_it_is_looked_at_once_and_again_when_something_of_it_changes(monkeypatch):
+def test_unchanged_job_is_judged_once(monkeypatch):
     starting = StartingPods()
     scene = settle(make_scene(coming_up(), coming_up("b")), starting)
     later = replace(scene, now=NOW + 1)
@@ -77,7 +77,7 @@ def test_it_is_looked_at_once_and_again_when_something_of_it_changes(monkeypatch
     assert count_looks(monkeypatch, replace(later, job_pods=job_pods), starting) == 1
 
 
-def test_it_is_looked_at_after_some_seconds_in_any_case(monkeypatch):
+def test_job_is_judged_again_after_some_seconds(monkeypatch):
     starting = StartingPods()
     told = {"reason": "ImagePullBackOff", "message": "no such image"}
     scene = settle(make_scene(coming_up(pod=told)), starting)
@@ -85,7 +85,7 @@ def test_it_is_looked_at_after_some_seconds_in_any_case(monkeypatch):
     assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S), starting) == 1
 
 
-def test_who_is_gone_is_remembered_no_longer():
+def test_gone_jobs_are_forgotten():
     starting = StartingPods()
     scene = settle(make_scene(coming_up()), starting)
     judge(replace(scene, entries={}, job_pods={}), RULES, starting=starting)
@@ -124,12 +124,9 @@ pods = st.sampled_from(
     leave_at=st.sampled_from([4.0, 6.0]),
     steps=st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=1, max_size=15),
 )
-def test_nothing_is_missed(
+def test_memory_changes_no_verdict(
     pod, others, deadline, retry_in, phase, pods_of_it, was_told, leave_at, steps
 ):
-    """
-    With its memory of pods that come up, the judge says the same at the same time as without it.
-    """
     job = coming_up(
         pod=pod,
         pods=pods_of_it,
@@ -146,8 +143,7 @@ def test_nothing_is_missed(
         if A in plain:
             scene = scene.with_statuses({A: plain[A].status})
         if scene.now > NOW + leave_at:
-            # They come up, and the time is nearer when the status says that no reason is known for
-            # this one.
+            # Now only this job's pods start, so that a report without a reason is due earlier.
             scene = replace(scene, job_pods={A: scene.pods_of(A)})
         scene = replace(scene, now=scene.now + step)
 
@@ -161,8 +157,8 @@ SATS = [
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-def test_nothing_is_to_be_done_for_it(mechanism):
-    """The judge concludes nothing about a job that it leaves out because its pods come up."""
+def test_skipped_job_has_no_commands(mechanism):
+    """No command is due for a job that the judge skips because its pods are starting."""
     count = 0
     for sat, other in itertools.product(SATS, (None, PENDING, Sat(ready()))):
         job_pods = {"n0": sat} | ({"n1": other} if other is not None else {})

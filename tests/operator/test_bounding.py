@@ -1,4 +1,4 @@
-"""The API server accepts every status that is built from reports, even from absurd ones."""
+"""The API server accepts every status, even one from absurd reports."""
 
 import math
 
@@ -31,7 +31,7 @@ def written(status: Status) -> dict[str, object]:
     message=st.sampled_from(["é" * 5000, "\n" * 5000, "\0", ""]),
     reason=NAMES,
 )
-def test_no_report_makes_a_status_unfit(iteration, speed, metric, code, message, reason):
+def test_absurd_reports_make_a_valid_status(iteration, speed, metric, code, message, reason):
     told = Condition(ConditionType.TROUBLED, status=True, reason=reason, message=message, since=1.0)
     status = Status(
         iteration=iteration,
@@ -55,6 +55,6 @@ def test_no_report_makes_a_status_unfit(iteration, speed, metric, code, message,
         ({"iterationsPerSecond": 2.5}, 2.5),
     ],
 )
-def test_a_number_is_written_as_the_nearest_there_is(given, kept):
+def test_number_is_written_as_the_nearest_valid_one(given, kept):
     (name,) = given
     assert bounded(STATUS, {"progress": given})["progress"].get(name) == kept

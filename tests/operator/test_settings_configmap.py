@@ -1,4 +1,4 @@
-"""How the operator is set, as it shows that to people."""
+"""The operator shows its settings to people."""
 
 import json
 
@@ -6,7 +6,7 @@ from dljob.operator.reporting.settings_configmap import SettingsConfigMap
 from dljob.operator.settings import load_settings
 
 
-def test_every_setting_is_shown_with_its_origin_and_without_credentials():
+def test_settings_are_shown_with_origin_and_without_credentials():
     loaded = load_settings(None, ["store=mongodb://ada:secret@db/dljob", "policy=fifo"])
     text = SettingsConfigMap("dljob-system", tuple(loaded.described())).text()
     shown = {each["name"]: each for each in json.loads(text)}

@@ -1,4 +1,4 @@
-"""Made-up nodes and gangs, for what is decided without a cluster."""
+"""Made-up nodes and gangs for decisions without a cluster."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ SPACE = "default"
 
 
 def make_machine(name: str, *, pods: int = 110, **amounts: int) -> NodeTraits:
-    """Make a node with these amounts of each resource, in wholes."""
+    """A node with these amounts of each resource, in wholes."""
     has = {"cpu": 0, **amounts, PODS: pods}
     return NodeTraits(name, {each: amount * WHOLE for each, amount in has.items()})
 
@@ -46,7 +46,7 @@ def make_member(
 
 
 def make_gang(gang: str, count: int, *, least: int | None = None, **options: Any) -> list[Member]:
-    """Make a gang of ``count`` workers, which needs at least ``least`` of them."""
+    """A gang of ``count`` workers that needs at least ``least`` of them."""
     roles = {"worker": least or count}
     return [make_member(gang, number, roles=roles, **options) for number in range(count)]
 

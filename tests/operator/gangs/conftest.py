@@ -1,4 +1,4 @@
-"""A scheduler with its extender for the tests of gangs, and a stage for each of them."""
+"""A scheduler with its extender, and a troupe for each test of gangs."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""
-The order in which gangs get room: all members or none, the oldest first, within each node's
-capacity.
-"""
+"""Gangs get room for all members or none, the oldest first, within each node's capacity."""
 
 from dataclasses import replace
 
@@ -40,7 +37,7 @@ def standings(verdicts: dict[str, Verdict]) -> dict[str, Standing]:
     return {gang: each.standing for gang, each in verdicts.items()}
 
 
-def test_the_oldest_is_first_and_the_younger_waits_though_it_would_fit():
+def test_oldest_gang_is_first_and_younger_ones_wait():
     running = make_gang("runs", 1, created=9)
     running = [replace(each, stage=Stage.BOUND, node="a") for each in running]
     old, young = make_gang("old", 4, created=1), make_gang("young", 2, created=2)
@@ -52,7 +49,7 @@ def test_the_oldest_is_first_and_the_younger_waits_though_it_would_fit():
     )
 
 
-def test_who_has_begun_goes_before_all_others():
+def test_begun_gang_goes_before_all_others():
     half = make_gang("half", 3, created=5)
     half[0] = replace(half[0], stage=Stage.BOUND, node="a")
     old = make_gang("old", 3, created=1, priority=9)
@@ -61,7 +58,7 @@ def test_who_has_begun_goes_before_all_others():
     assert len(state.held) == 2
 
 
-def test_who_is_not_complete_or_can_never_fit_holds_up_nobody():
+def test_incomplete_or_impossible_gang_delays_no_other():
     never = make_gang("never", 5, created=1)
     part = make_gang("part", 1, least=2, created=2)
     young = make_gang("young", 4, created=3)
@@ -73,7 +70,7 @@ def test_who_is_not_complete_or_can_never_fit_holds_up_nobody():
     }
 
 
-def test_a_node_that_is_cordoned_now_is_no_reason_to_say_never():
+def test_cordoned_node_is_no_reason_for_never():
     cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
     lasting = Taint("for-others", "", "NoSchedule")
     team = make_gang("g", 2)
@@ -84,7 +81,7 @@ def test_a_node_that_is_cordoned_now_is_no_reason_to_say_never():
     assert "change them, or label or untaint a node" in verdicts["g"].message
 
 
-def test_pods_above_the_least_number_come_along_as_far_as_there_is_room():
+def test_surplus_pods_join_as_far_as_there_is_room():
     team = make_gang("g", 6, least=3)
     state, verdicts = look(make_world([NODE], team))
     assert len(state.held) == 4
@@ -94,12 +91,10 @@ def test_pods_above_the_least_number_come_along_as_far_as_there_is_room():
     )
     other = make_gang("h", 2, created=5)
     state, verdicts = look(make_world([NODE, make_machine("b", cpu=2)], [*team, *other]))
-    assert verdicts["h"].standing is Standing.WAITING, (
-        "the room of the surplus is taken by the older"
-    )
+    assert verdicts["h"].standing is Standing.WAITING, "the older gang's surplus takes the room"
 
 
-def test_room_that_is_not_used_in_time_goes_to_others_first():
+def test_unused_room_goes_to_others():
     old, young = make_gang("old", 3, created=1), make_gang("young", 3, created=2)
     world = make_world([NODE], [*old, *young])
     state, _ = look(world)
@@ -112,7 +107,7 @@ def test_room_that_is_not_used_in_time_goes_to_others_first():
     assert standings(verdicts) == {"old": Standing.RESERVED, "young": Standing.WAITING}
 
 
-def test_pods_that_succeeded_count_for_a_gang_that_runs_and_not_for_one_that_begins():
+def test_succeeded_pods_count_only_for_a_running_gang():
     done = make_member("g", 0, roles={"worker": 3}, stage=Stage.SUCCEEDED)
     begins = [make_member("g", number, roles={"worker": 3}) for number in (1, 2)]
     assert missing_roles((done, *begins)) == {"worker": 1}
@@ -122,7 +117,7 @@ def test_pods_that_succeeded_count_for_a_gang_that_runs_and_not_for_one_that_beg
     assert set(state.held) == {begins[1].uid}
 
 
-def test_where_kube_scheduler_does_not_want_a_pod_it_is_not_planned_for_a_while():
+def test_node_refused_by_kube_scheduler_is_avoided_for_a_while():
     machines = [make_machine("a", cpu=4), make_machine("b", cpu=4)]
     team = make_gang("g", 2)
     world = make_world(machines, team)
@@ -132,14 +127,14 @@ def test_where_kube_scheduler_does_not_want_a_pod_it_is_not_planned_for_a_while(
     assert state.refusals == {(team[0].uid, "a"): Refusal(3.0, 0)}
     state, _ = look(world, state, now=1.0)
     assert state.held[team[0].uid].node == "b"
-    # Again, and it is believed for longer.
+    # The second refusal counts for longer.
     state = note_refusals(world, state, member=team[0], passed=["b"], now=4.0, rules=RULES)
     assert state.refusals[team[0].uid, "a"] == Refusal(8.0, 1)
     state = note_refusals(world, state, member=team[0], passed=["a", "b"], now=5.0, rules=RULES)
     assert not state.refusals
 
 
-def test_a_younger_gang_overtakes_only_where_the_older_would_fit_beside_it():
+def test_younger_gang_overtakes_only_without_harm():
     harmless = Rules(overtaking=Overtaking.HARMLESS)
     machines = [make_machine("a", cpu=4), make_machine("b", cpu=2, gpu=2)]
     runs = make_member("runs", 0, node="b", gpu=2)
@@ -156,13 +151,11 @@ def test_a_younger_gang_overtakes_only_where_the_older_would_fit_beside_it():
     )
 
 
-# --- laws over stories ----------------------------------------------------------------------
-
 SIZES = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
 @given(SIZES, st.integers(0, 8), st.integers(0, 3))
-def test_all_of_a_gang_or_none_and_in_order(sizes: list[int], cpu: int, other: int):
+def test_gangs_get_all_or_nothing_in_order(sizes: list[int], cpu: int, other: int):
     machines = [make_machine("a", cpu=cpu), make_machine("b", cpu=other)]
     gangs = {f"g{i}": make_gang(f"g{i}", size, created=i) for i, size in enumerate(sizes)}
     state, verdicts = look(make_world(machines, [each for team in gangs.values() for each in team]))
@@ -172,11 +165,11 @@ def test_all_of_a_gang_or_none_and_in_order(sizes: list[int], cpu: int, other: i
         assert all(held) or not any(held)
         if verdicts[name].standing is Standing.WAITING:
             blocked = True
-        assert not (blocked and any(held)), "none goes before an older one that waits"
+        assert not (blocked and any(held)), "no gang overtakes an older one that waits"
 
 
 class Story(RuleBasedStateMachine):
-    """Pods come, are bound where room is kept, end and are deleted; time passes; nodes come and go."""
+    """Pods come, are bound, end and are deleted; time passes; nodes come and go."""
 
     def __init__(self) -> None:
         super().__init__()

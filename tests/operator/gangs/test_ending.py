@@ -1,4 +1,4 @@
-"""The extender ends when it is to, also when there is news just then."""
+"""The extender ends when it is cancelled, even if news arrives at that moment."""
 
 import asyncio
 
@@ -10,11 +10,11 @@ from tests.loops import after_turns
 from tests.servers.authority import Authority, write_kubeconfig
 
 LONGEST_S = 240.0
-"""No law of ours: after this time something hangs."""
+"""Far more than it takes."""
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_one_that_is_cancelled_as_news_comes_ends(tmp_path, turns):
+def test_cancel_wins_over_concurrent_news(tmp_path, turns):
     kubeconfig = write_kubeconfig(
         tmp_path / "kubeconfig",
         server="https://127.0.0.1:1",
@@ -25,7 +25,7 @@ def test_one_that_is_cancelled_as_news_comes_ends(tmp_path, turns):
     async def story():
         gangs = Gangs(access.find(str(kubeconfig), ""), GangSettings(), instance="one")
         looking = asyncio.create_task(gangs._update_on())
-        # It looks once, and then waits for news.
+        # It looks once, then waits for news.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         gangs._hear("a pod", False)

@@ -1,6 +1,4 @@
-"""
-The extender's answers in kube-scheduler's own words, the reports to users, and the waking of pods.
-"""
+"""The extender's answers to kube-scheduler, its reports to users, and its reminders for pods."""
 
 import asyncio
 from typing import Any
@@ -47,7 +45,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_the_last_of_a_gang_passes_at_once_with_its_node_and_then_the_others(desk: Desk):
+def test_last_member_passes_at_once_and_then_the_others(desk: Desk):
     first = desk.filter(pod("one", version=10))
     why = "gang g waits for pods that are missing: 1 of role worker"
     assert first["NodeNames"] == []
@@ -55,7 +53,7 @@ def test_the_last_of_a_gang_passes_at_once_with_its_node_and_then_the_others(des
     second = desk.filter(pod("two", version=11))
     assert second["NodeNames"] == ["a"]
     assert second["FailedAndUnresolvableNodes"] == {"b": "node a is kept for the pod"}
-    # Asked again and again, the answer stays the same.
+    # Repeated questions get the same answer.
     assert desk.filter(pod("one", version=10))["NodeNames"] == ["a"]
     assert desk.filter(pod("two", version=11)) == second
     assert desk.heard == [
@@ -67,16 +65,16 @@ def test_the_last_of_a_gang_passes_at_once_with_its_node_and_then_the_others(des
     assert b'dljob_gang_answers_total{answer="admitted"} 3.0' in desk.metrics.text()
 
 
-def test_before_it_has_seen_what_there_is_it_says_that_it_cannot_answer_yet(desk: Desk):
+def test_unready_extender_says_so(desk: Desk):
     desk.complaint = "has not read the cluster yet"
     answer = desk.filter(pod("one", version=10))
     assert answer == {"Error": "the gang scheduler is not ready: has not read the cluster yet"}
     plain = pod("plain", version=9)
     plain["metadata"]["labels"] = {}
-    assert desk.filter(plain)["NodeNames"] == ["a", "b"], "others pass all the same"
+    assert desk.filter(plain)["NodeNames"] == ["a", "b"], "other pods pass"
 
 
-def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
+def test_nothing_is_decided_without_changes(desk: Desk):
     desk.filter(pod("one", version=10))
     looks = desk.decider.decisions
     desk.filter(pod("one", version=10))
@@ -86,11 +84,9 @@ def test_nothing_is_decided_again_while_nothing_changes(desk: Desk):
     assert desk.decider.decisions == looks + 1
     desk.now = 60.0
     desk.decider.update()
-    assert desk.decider.decisions == looks + 2, "the time of what is held is over"
+    assert desk.decider.decisions == looks + 2, "the reservation has expired"
     assert not desk.decider.held
 
-
-# --- reports --------------------------------------------------------------------------------
 
 GANG = GangName(SPACE, "g")
 MEMBERS = {each.name: each for each in (make_member("g", 0), make_member("g", 1))}
@@ -103,7 +99,7 @@ def tell(
     return [(each.pod.name, each.reason, each.is_warning) for each in found]
 
 
-def test_that_a_gang_waits_is_told_when_it_has_done_so_for_a_while_and_once():
+def test_wait_is_reported_once_after_a_while():
     events = GangEvents()
     waits = Verdict(Standing.WAITING, "waits")
     assert tell(events, waits, since=10.0, now=11.0) == []
@@ -119,7 +115,7 @@ def test_that_a_gang_waits_is_told_when_it_has_done_so_for_a_while_and_once():
     assert tell(events, Verdict(Standing.RESERVED, "on b"), since=61.0, now=61.0) == []
 
 
-def test_what_somebody_must_put_right_is_told_at_once_and_nobody_is_told_of_what_goes_well():
+def test_only_problems_are_reported_at_once():
     events = GangEvents()
     assert tell(events, Verdict(Standing.RESERVED, "on a"), since=0.0, now=0.0) == []
     never = Verdict(Standing.IMPOSSIBLE, "never")
@@ -134,10 +130,7 @@ def test_what_somebody_must_put_right_is_told_at_once_and_nobody_is_told_of_what
     assert [each.message for each in events.about_pods(wrong)] == ["no role"]
 
 
-# --- who is woken ---------------------------------------------------------------------------
-
-
-def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
+def test_pod_is_reminded_if_kube_scheduler_does_not_ask():
     schedule = Schedule()
     name = Name(SPACE, "p")
     held = Held("uid", GANG, "a", {}, 60.0)
@@ -149,13 +142,13 @@ def test_a_pod_is_woken_when_kube_scheduler_does_not_ask_by_itself():
     assert schedule.patches([(name, held)], {"uid"}, now=6.0) == [], "it is being bound"
     assert schedule.patches([(name, held)], {"uid"}, now=9.0) == [Patch(name, "uid", "a")]
     assert schedule.patches([], {"uid"}, now=10.0) == [Patch(name, "uid", "")], (
-        "the room is given back"
+        "its room is released"
     )
     assert schedule.patches([], {"uid"}, now=11.0) == []
 
 
 class SlowServer:
-    """An API server that answers when a test lets it, and takes a write in just before its answer."""
+    """An API server that answers when a test allows it, and writes just before."""
 
     def __init__(self) -> None:
         self.gates: list[tuple[str, asyncio.Event]] = []
@@ -184,7 +177,7 @@ def patch(name: str, node: str) -> Patch:
 
 
 @on_loop
-async def test_the_last_word_about_a_pod_is_the_one_that_stays():
+async def test_last_write_about_a_pod_wins():
     there: Any = SlowServer()
     waker = PodWaker(there)
     writing = asyncio.create_task(waker.run())
@@ -192,7 +185,7 @@ async def test_the_last_word_about_a_pod_is_the_one_that_stays():
     await settle()
     waker.write([patch("p", "b"), patch("p", ""), patch("q", "a")])
     await settle()
-    # The writes that are under way are answered in reverse order.
+    # Pending writes are answered in reverse order.
     while there.gates:
         await there.answer(len(there.gates) - 1)
     assert [each for each in there.written if each[0] == "p"] == [("p", "True"), ("p", "False")]

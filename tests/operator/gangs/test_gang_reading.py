@@ -1,4 +1,4 @@
-"""The meaning of documents of pods and nodes for gangs, and how amounts are counted."""
+"""The meaning of pods and nodes for gangs, and exact amounts."""
 
 import json
 from typing import Any
@@ -79,8 +79,7 @@ def asks(**amounts: str) -> dict[str, Any]:
     [
         ({"containers": [asks(cpu="1"), asks(cpu="2")]}, 3000),
         ({"containers": [asks(cpu="1")], "initContainers": [asks(cpu="5"), asks(cpu="2")]}, 5000),
-        # A sidecar container (restartPolicy Always) counts with the containers and the later init
-        # containers.
+        # A sidecar container (restartPolicy Always) counts with containers and later init containers.
         (
             {
                 "containers": [asks(cpu="1")],
@@ -99,37 +98,30 @@ def asks(**amounts: str) -> dict[str, Any]:
         ({"containers": [asks(cpu="1")], "resources": {"requests": {"cpu": "7"}}}, 7000),
     ],
 )
-def test_a_pod_asks_for_what_kube_scheduler_counts(spec: dict[str, Any], cpu: int):
+def test_requests_are_those_of_kube_scheduler(spec: dict[str, Any], cpu: int):
     assert requests_of(spec) == {"cpu": cpu, "pods": 1000}
 
 
-def test_a_member_is_read_with_what_it_needs():
-    affinity = {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [
-                    {"matchExpressions": [{"key": "z", "operator": "In", "values": ["1"]}]}
-                ]
-            }
-        }
-    }
+def test_member_has_its_needs():
+    term = {"matchExpressions": [{"key": "z", "operator": "In", "values": ["1"]}]}
+    required = {"nodeSelectorTerms": [term]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     member = read_member(
         pod(affinity=affinity, priority=7, tolerations=[{"operator": "Exists"}]), MINE
     )
     assert isinstance(member, Member)
     assert (member.role, member.roles, member.priority) == ("worker", (("worker", 2),), 7)
     assert member.stage is Stage.PENDING
-    assert member.wants.terms is not None
     assert dict(member.wants.amounts)["cpu"] == 500
 
 
-def test_where_in_its_life_a_member_is_and_who_does_not_count():
+def test_stage_of_a_member_follows_its_pod():
     going = pod()
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
     for document, stage in (
         (pod(nodeName="n", phase="Running"), Stage.BOUND),
         (pod(nodeName="n", phase="Succeeded"), Stage.SUCCEEDED),
-        # The scheduler of a pod no longer matters once the pod is bound to a node.
+        # The scheduler's name does not matter once the pod is bound.
         (pod(nodeName="n", schedulerName="default-scheduler"), Stage.BOUND),
         (pod(phase="Failed"), None),
         (pod(schedulingGates=[{"name": "x"}]), None),
@@ -141,7 +133,7 @@ def test_where_in_its_life_a_member_is_and_who_does_not_count():
 @pytest.mark.parametrize(
     "roles", ["[]", "{}", '{"worker": true}', '{"worker": 1.5}', '{"worker": 99999}']
 )
-def test_roles_that_mean_nothing_are_refused(roles: str):
+def test_invalid_roles_are_refused(roles: str):
     document = pod()
     document["metadata"]["annotations"]["dljob.io/gang-roles"] = roles
     wrong = read_member(document, MINE)
@@ -149,7 +141,7 @@ def test_roles_that_mean_nothing_are_refused(roles: str):
     assert "dljob.io/gang-roles" in wrong.message
 
 
-def test_a_node_that_is_cordoned_or_not_ready_repels():
+def test_cordoned_or_unready_node_repels():
     assert read_traits(node()).taints == ()
     cordoned = read_traits(node(unschedulable=True))
     assert [taint.key for taint in cordoned.taints] == ["node.kubernetes.io/unschedulable"]
@@ -158,10 +150,7 @@ def test_a_node_that_is_cordoned_or_not_ready_repels():
     assert [taint.key for taint in read_traits(silent).taints] == ["node.kubernetes.io/not-ready"]
 
 
-# --- the book -------------------------------------------------------------------------------
-
-
-def test_the_book_adds_up_what_comes_and_goes():
+def test_book_sums_up_pods_and_nodes():
     changes: list[int] = []
     book = Book(MINE, changed=lambda: changes.append(1))
     book.nodes.show(node())
@@ -178,7 +167,7 @@ def test_the_book_adds_up_what_comes_and_goes():
     assert [each.name.name for each in members] == ["one", "two"]
     assert world.tenants["n"] == {tenant_of(members[0].gang)}
     count = len(changes)
-    # A heartbeat is no news, and neither is what is written into a pod's status.
+    # Heartbeats and pod statuses are no news.
     book.nodes.show(node(version=5))
     book.pods.show(pod("two", version=6))
     assert len(changes) == count
@@ -190,7 +179,7 @@ def test_the_book_adds_up_what_comes_and_goes():
     assert not book.world().machines
 
 
-def test_what_cannot_be_read_is_left_out_and_not_the_rest():
+def test_unreadable_documents_are_skipped_alone():
     book = Book(MINE)
     book.nodes.show(node())
     broken = node("broken", version=2)

@@ -1,4 +1,4 @@
-"""The gang scheduler as it is installed: what is applied is accepted, and grants what is used, no more."""
+"""The installed gang scheduler is accepted and has exactly the rights that it uses."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ POLICY = {
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory):
-    """A control plane of its own, with an audit log, on which the gang scheduler is installed."""
+    """A control plane with an audit log and the installed gang scheduler."""
     folder = tmp_path_factory.mktemp("installed")
     with ControlPlane(folder, Wishes(audit_policy=POLICY)) as plane:
         plane.kubectl("apply", "-k", INSTALL)
@@ -38,12 +38,12 @@ def plane(tmp_path_factory: pytest.TempPathFactory):
 
 @contextmanager
 def without_the_rest(plane: ControlPlane) -> Iterator[None]:
-    """Take from the account what it may do as a scheduler, and its own pod out of the way of gangs."""
+    """Remove the account's rights as a scheduler, and its own pod."""
     try:
         for role in ("kube-scheduler", "volume-scheduler"):
             plane.kubectl("delete", "clusterrolebinding", f"{NAME}-as-{role}")
         plane.kubectl("scale", "-n", HOME, f"deployment/{NAME}", "--replicas=0")
-        # A pod that came to the node of the test would stay, since no kubelet reports its end.
+        # No kubelet would report the end of a pod on the test's node.
         plane.kubectl("rollout", "status", "-n", HOME, f"deployment/{NAME}", "--timeout=240s")
         wait_until(lambda: not plane.kubectl("get", "pods", "-n", HOME, "-o", "name"))
         yield
@@ -62,7 +62,7 @@ def granted(plane: ControlPlane) -> set[tuple[str, str]]:
 
 
 def used(log: Path) -> set[tuple[str, str]]:
-    """Read from the audit log what the account has asked for, all of which must have been allowed."""
+    """The rights that the audit log shows; all requests must have been allowed."""
     found = set()
     for event in read_events(log):
         reference: dict[str, Any] = event.get("objectRef") or {}
@@ -76,7 +76,7 @@ def used(log: Path) -> set[tuple[str, str]]:
 
 
 def play_everything(troupe: Troupe) -> None:
-    """Play every situation in which the extender has to write something."""
+    """Play every situation in which the extender writes."""
     troupe.add_nodes({"x": {"cpu": "4"}})
     wake_one(troupe)
     runs = troupe.create_gang("runs", {"worker": 2})
@@ -88,7 +88,7 @@ def play_everything(troupe: Troupe) -> None:
     troupe.create(troupe.make_member("older", "worker", 2, roles={"worker": 3}))
     troupe.wait(lambda: any(each["count"] > 1 for each in troupe.events("GangWaiting")))
     younger = troupe.create_gang("younger", {"worker": 2})
-    # Of that one which was tried when all of them were there.
+    # It was refused when all of them existed.
     troupe.wait_told("FailedScheduling", "gang younger waits: an older one, gang older, goes first")
     for name in older:
         troupe.delete(name)
@@ -96,7 +96,7 @@ def play_everything(troupe: Troupe) -> None:
 
 
 def wake_one(troupe: Troupe) -> None:
-    """Have room kept for a pod that kube-scheduler does not ask about, because it lacks a volume."""
+    """Keep room for a pod that kube-scheduler does not ask about, because its volume is missing."""
     ready, lacking = (troupe.make_member("half", "worker", n, roles={"worker": 2}) for n in (0, 1))
     claim = {"persistentVolumeClaim": {"claimName": "nowhere"}}
     lacking["spec"]["volumes"] = [{"name": "data", **claim}]
@@ -111,13 +111,13 @@ def wake_one(troupe: Troupe) -> None:
         troupe.delete(name)
 
 
-def test_the_extender_uses_all_of_its_role_and_nothing_besides(plane: ControlPlane, tmp_path: Path):
+def test_extender_uses_exactly_its_rights(plane: ControlPlane, tmp_path: Path):
     with without_the_rest(plane), plane.api() as api:
         account = plane.kubeconfig_for_service_account(HOME, NAME)
         namespace = make_namespace(api)
         with plugged(plane, tmp_path, account) as plugin, playing(plugin, namespace) as troupe:
             play_everything(troupe)
-    # A watch is logged when it ends, which the API server has to notice.
+    # A watch is logged when it ends, which the API server must notice.
     wait_until(
         lambda: granted(plane) <= used(plane.audit_log),
         lambda: f"no request has used {granted(plane) - used(plane.audit_log)}",
@@ -125,7 +125,7 @@ def test_the_extender_uses_all_of_its_role_and_nothing_besides(plane: ControlPla
     assert used(plane.audit_log) == granted(plane)
 
 
-def test_its_pod_is_accepted_where_only_restricted_pods_are(plane: ControlPlane):
+def test_pod_complies_with_the_restricted_standard(plane: ControlPlane):
     with plane.api() as api:
         path = f"/api/v1/namespaces/{HOME}/pods"
 

@@ -1,4 +1,4 @@
-"""Algorithm 3 of the thesis, for one node and for a whole gang; and that what fits is found to fit."""
+"""Algorithm 3 of the thesis for one node and a whole gang; each possible placement is found."""
 
 from dataclasses import replace
 from itertools import product
@@ -36,11 +36,11 @@ def ground(
         ([OURS, THEIRS], "", HIGHEST),
     ],
 )
-def test_a_node_is_scored_by_whose_pods_are_on_it(tenants: list[str], own: str, points: int):
+def test_score_depends_on_the_pods_of_the_node(tenants: list[str], own: str, points: int):
     assert score(tenants, own) == points
 
 
-def test_a_pod_goes_to_the_node_of_its_own_job_as_in_the_thesis():
+def test_pod_joins_its_own_job_as_in_the_thesis():
     # "if there are two nodes, x and y, each providing resources to pod p1 and p2 from different jobs
     # j1 and j2 […]. If a new pod, p3 of j1, is being scheduled, p3 will be hosted on x rather than y"
     machines = [make_machine("y", cpu=4), make_machine("x", cpu=4)]
@@ -48,7 +48,7 @@ def test_a_pod_goes_to_the_node_of_its_own_job_as_in_the_thesis():
     assert place([make_member("ours", 3)], ground(machines, there)).nodes == {"ours-worker-3": "x"}
 
 
-def test_a_gang_is_together_and_by_itself():
+def test_gang_stays_together_and_alone():
     machines = [make_machine(name, cpu=4) for name in "abc"]
     there = [make_member("theirs", 0, node="a")]
     team = [make_member("ours", 0, role="ps"), *make_gang("ours", 3)]
@@ -57,9 +57,9 @@ def test_a_gang_is_together_and_by_itself():
     assert set(nodes.values()) == {"b"}
 
 
-def test_what_fits_only_in_one_way_is_found():
-    # Two and three on the one, three and two on the other: who begins with the large ones side by
-    # side, or fills a node at once, is stuck.
+def test_only_possible_placement_is_found():
+    # Two and three on one node, three and two on the other: it is wrong to place the large ones first, or
+    # to fill one node at once.
     machines = [make_machine("a", cpu=6, gpu=1), make_machine("b", cpu=6, gpu=2)]
     team = [
         make_member("ours", 0, cpu=4, gpu=1),
@@ -76,7 +76,7 @@ def test_what_fits_only_in_one_way_is_found():
     }
 
 
-def test_taints_and_affinity_are_heeded():
+def test_taints_and_affinity_count():
     tainted = replace(make_machine("a", cpu=9), taints=(Taint("gpu", "yes", "NoSchedule"),))
     soft = replace(make_machine("b", cpu=1), taints=(Taint("x", "", "PreferNoSchedule"),))
     named = replace(make_machine("c", cpu=1), labels={"zone": "7"})
@@ -88,8 +88,7 @@ def test_taints_and_affinity_are_heeded():
         only = [tainted, soft] if node != "c" else [tainted, soft, named]
         if node == "a":
             only = [tainted]
-        found = place([replace(pod, wants=wants)], ground(only))
-        assert found.nodes == {pod.uid: node}
+        assert place([replace(pod, wants=wants)], ground(only)).nodes == {pod.uid: node}
 
 
 amounts = st.fixed_dictionaries({"cpu": st.integers(0, 4), "gpu": st.integers(0, 2)})
@@ -122,7 +121,7 @@ def is_possible(machines: list[NodeTraits], members: list[Member]) -> bool:
 
 
 @given(small_cases())
-def test_a_gang_is_placed_if_and_only_if_it_fits(case: tuple[list[NodeTraits], list[Member]]):
+def test_gang_is_placed_exactly_if_it_fits(case: tuple[list[NodeTraits], list[Member]]):
     machines, members = case
     found = place(members, ground(machines))
     assert (found.nodes is not None) == is_possible(machines, members)

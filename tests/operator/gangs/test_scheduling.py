@@ -1,4 +1,4 @@
-"""Gangs on a real control plane: the real kube-scheduler asks the extender, and binds what it passes."""
+"""Gangs on a real control plane: kube-scheduler asks the extender, and binds the pods that it passes."""
 
 import pytest
 
@@ -21,21 +21,21 @@ def interleaved(troupe: Troupe, scheduler: str, roles: list[str]) -> list[str]:
     ]
 
 
-def test_two_jobs_that_each_got_half_wait_for_ever_under_plain_kube_scheduler(troupe: Troupe):
+def test_two_halves_deadlock_without_the_plugin(troupe: Troupe):
     troupe.add_nodes({f"slot{number}": SLOT for number in range(4)})
     first = interleaved(troupe, "default-scheduler", ["scheduler", "server"])
     troupe.wait_bound(first)
     last = interleaved(troupe, "default-scheduler", ["worker"])
     for name in last:
         troupe.wait_told("FailedScheduling", "Insufficient cpu", name)
-    # Neither can begin, and neither gives back what it has: the deadlock of the thesis.
+    # Neither can begin, and neither releases its room: the deadlock of the thesis.
     assert set(troupe.bound()) == set(first)
-    # Users who asked for a gang and did not get one can read the reason.
+    # Users who asked for a gang in vain can read the reason.
     troupe.wait_told("GangInvalid", "set spec.schedulerName: dljob-scheduler", last[0])
 
 
 @pytest.mark.story
-def test_with_the_plugin_both_finish_one_after_the_other(troupe: Troupe):
+def test_both_jobs_finish_in_turn_with_the_plugin(troupe: Troupe):
     troupe.add_nodes({f"slot{number}": SLOT for number in range(4)})
     interleaved(troupe, "dljob-scheduler", ["scheduler", "server"])
     troupe.wait_told("FailedScheduling", "waits for pods that are missing: 1 of role worker")
@@ -46,20 +46,20 @@ def test_with_the_plugin_both_finish_one_after_the_other(troupe: Troupe):
     troupe.wait_bound(ours)
     troupe.wait_told("GangWaiting", "its 3 pods do not all fit on what is free")
     troupe.wait_told("FailedScheduling", "gang b waits", "b-server-0")
-    assert set(troupe.bound()) == set(ours), "though there is a slot left"
+    assert set(troupe.bound()) == set(ours), "although one slot is left"
     troupe.finish(ours)
     troupe.wait_bound(theirs)
     troupe.finish(theirs)
     assert troupe.plugin.metric('dljob_gang_answers_total{answer="admitted"}') >= 6
 
 
-def test_a_gang_that_can_never_fit_says_so_at_once_and_holds_up_nobody(troupe: Troupe):
+def test_impossible_gang_says_so_and_delays_no_other(troupe: Troupe):
     troupe.add_nodes({"x": FOUR, "y": FOUR})
     pods = troupe.create_gang("big", {"worker": 3}, cpu="3")
     told = troupe.wait_told("GangNeverFits", "gang big can never fit", pods[0])
     assert "ask for fewer or smaller pods, or add nodes" in told["message"]
     vast = troupe.create_gang("vast", {"worker": 1}, cpu="5")
-    # kube-scheduler itself passes no node for this one, and so never asks about it.
+    # kube-scheduler itself finds no node, and so never asks about it.
     told = troupe.wait_told("GangNeverFits", "pod vast-worker-0 asks for 5 cpu", vast[0])
     assert "has at most 4 cpu" in told["message"]
     assert told["type"] == "Warning"
@@ -67,7 +67,7 @@ def test_a_gang_that_can_never_fit_says_so_at_once_and_holds_up_nobody(troupe: T
     troupe.wait_bound(small)
 
 
-def test_an_extender_that_is_killed_in_the_middle_forgets_nothing_that_matters(troupe: Troupe):
+def test_killed_extender_forgets_nothing_important(troupe: Troupe):
     troupe.add_nodes({"x": FOUR, "y": FOUR})
     plugin = troupe.plugin
     plugin.scheduler.stop()
@@ -94,7 +94,7 @@ def binding(name: str, target: dict[str, str]) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
 
 
-def test_what_is_wrong_with_a_pod_is_told_with_the_remedy(troupe: Troupe):
+def test_wrong_pod_is_reported_with_the_remedy(troupe: Troupe):
     troupe.add_nodes({"x": FOUR})
     pod = troupe.make_pod("wrong")
     pod["metadata"]["labels"] = {GANG: "g", ROLE: "chief"}
@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_pod_is_told_with_the_remedy(troupe: Troupe):
     troupe.create(pod)
     words = "use one of worker, or add the role there"
     assert troupe.wait_told("GangInvalid", words, "wrong")["type"] == "Warning"
-    # A user who describes the pod sees the error twice, and the pod is not scheduled.
+    # The pod's Events show the error twice, and the pod is not scheduled.
     troupe.wait_told("FailedScheduling", words, "wrong")
     assert troupe.bound() == {}
     troupe.create(troupe.make_member("g", "worker", 0, roles={"worker": 1}))
@@ -111,18 +111,11 @@ def test_what_is_wrong_with_a_pod_is_told_with_the_remedy(troupe: Troupe):
     troupe.wait_told("GangInvalid", "give all of them the same annotation", "g-worker-1")
 
 
-def test_what_only_kube_scheduler_knows_is_learnt_from_it(troupe: Troupe):
+def test_refusals_of_kube_scheduler_are_learnt(troupe: Troupe):
     troupe.add_nodes({"x": FOUR, "y": FOUR})
-    apart = {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {
-                    "topologyKey": "kubernetes.io/hostname",
-                    "labelSelector": {"matchLabels": {GANG: "g"}},
-                }
-            ]
-        }
-    }
+    selector = {"matchLabels": {GANG: "g"}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     names = []
     for number in range(2):
         pod = troupe.make_member("g", "worker", number, roles={"worker": 2})
@@ -132,11 +125,11 @@ def test_what_only_kube_scheduler_knows_is_learnt_from_it(troupe: Troupe):
     assert sorted(troupe.wait_bound(names).values()) == ["x", "y"]
 
 
-def test_many_gangs_go_through_few_slots_each_as_a_whole_and_in_order(troupe: Troupe):
+def test_many_gangs_pass_few_slots_whole_and_in_order(troupe: Troupe):
     troupe.add_nodes({"x": {"cpu": "3"}, "y": {"cpu": "3"}})
     gangs = [f"g{number}" for number in range(6)]
     roles = {"ps": 1, "worker": 2}
-    # The first pods say who is older, and the others come in no order at all.
+    # The first pods define the order; the others come in any order.
     for gang in gangs:
         troupe.create(troupe.make_member(gang, "ps", roles=roles))
     for gang in gangs:

@@ -1,4 +1,4 @@
-"""Each TLS handshake shows a valid certificate, also after a renewal while the server runs."""
+"""Each TLS handshake shows a valid certificate, even after a renewal."""
 
 import asyncio
 import ssl
@@ -34,7 +34,7 @@ async def served(context: ssl.SSLContext, answering: Extender):
 
 
 async def fingerprint(port: int, authority: bytes) -> bytes:
-    """Connect as kube-scheduler does, and return which certificate was shown."""
+    """Connect like kube-scheduler; return the fingerprint of the server's certificate."""
     context = ssl.create_default_context(cadata=authority.decode())
     _, writer = await asyncio.open_connection(LOCAL, port, ssl=context, server_hostname="localhost")
     shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -44,13 +44,13 @@ async def fingerprint(port: int, authority: bytes) -> bytes:
 
 
 @on_loop
-async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path):
+async def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path):
     authority = Authority()
     authority.issue_server("localhost").write(tmp_path, "tls")
     async with served(Shown(tmp_path).context, Desk().answering) as port:
         first = await fingerprint(port, authority.certificate)
         assert await fingerprint(port, authority.certificate) == first
-        # Half written, the old one serves on.
+        # A half-written file leaves the old one in use.
         (tmp_path / "tls.crt").write_text("-----BEGIN")
         assert await fingerprint(port, authority.certificate) == first
         authority.issue_server("localhost").write(tmp_path, "tls")
@@ -58,7 +58,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path):
 
 
 @on_loop
-async def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_path: Path):
+async def test_only_authenticated_clients_are_answered(tmp_path: Path):
     authority = Authority()
     authority.issue_server("localhost").write(tmp_path, "tls")
     authority.issue_client("scheduler").write(tmp_path, "client")
@@ -79,18 +79,18 @@ async def test_only_who_is_vouched_for_is_answered_where_that_is_asked_for(tmp_p
     context = Shown(tmp_path, tmp_path / "ca.crt").context
     async with served(context, Desk().answering) as port:
         known = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-        # How a connection looks that the other side has refused depends on the moment.
+        # The form of the refusal depends on timing.
         try:
             answer = await ask(port, known)
         except (ssl.SSLError, ConnectionError):
             answer = b""
         assert answer == b""
         known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
-        assert b"400" in await ask(port, known), "what is no question is refused"
+        assert b"400" in await ask(port, known), "an invalid question is refused"
 
 
 @on_loop
-async def test_its_own_certificates_are_made_once_and_renewed_in_time(
+async def test_own_certificates_are_renewed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     provide(tmp_path)
@@ -104,13 +104,13 @@ async def test_its_own_certificates_are_made_once_and_renewed_in_time(
     monkeypatch.setattr(shown_certificate, "RENEW_BEFORE", 3 * shown_certificate.RENEW_BEFORE)
     provide(tmp_path)
     assert (tmp_path / "tls.crt").read_bytes() != first
-    assert (tmp_path / "ca.crt").read_bytes() == authority, "kube-scheduler has read it already"
+    assert (tmp_path / "ca.crt").read_bytes() == authority, "kube-scheduler has read it"
     async with served(Shown(tmp_path).context, Desk().answering) as port:
         await fingerprint(port, authority)
 
 
-def test_a_certificate_whose_key_is_of_another_one_is_made_again(tmp_path: Path):
-    """A program that was killed between the two files has left such a pair."""
+def test_certificate_without_its_key_is_made_again(tmp_path: Path):
+    """A program that was killed between two files leaves such a pair."""
     provide(tmp_path / "other")
     provide(tmp_path)
     authority = (tmp_path / "ca.crt").read_bytes()
@@ -133,7 +133,7 @@ def test_a_certificate_whose_key_is_of_another_one_is_made_again(tmp_path: Path)
         (["--kubeconfig=/nowhere"], "no cluster"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: list[str], words: str):
+def test_wrong_options_are_refused(options: list[str], words: str):
     result = CliRunner().invoke(main, options)
     assert result.exit_code != 0
     assert words in result.output

@@ -1,7 +1,4 @@
-"""
-Gangs to schedule: a real kube-scheduler with the configuration that is shipped, and the extender that
-it asks, as a process of its own. The kubelets are the test's to play.
-"""
+"""A real kube-scheduler with the shipped configuration, the extender as a process, and played kubelets."""
 
 import json
 import sys
@@ -17,19 +14,17 @@ import yaml
 
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import wait_until
-from tests.servers.api import Api
+from tests.servers.api import Api, Json
 from tests.servers.controlplane import ASK_SECONDS, HOST, ControlPlane, is_well
 from tests.servers.nodes import add_nodes, is_untouchable, make_node, remove_nodes
 from tests.servers.ports import choose_ports
 from tests.servers.processes import Guard, Server
 
-Json = dict[str, Any]
-
 SCHEDULER = "dljob-scheduler"
 CONFIGURATION = ROOT / "manifests" / "scheduler" / "scheduler-config.yaml"
 GANG, ROLE, ROLES = "dljob.io/gang", "dljob.io/gang-role", "dljob.io/gang-roles"
 HERE = "dljob.io/test"
-"""On nodes and in selectors, so that no test uses the nodes of another."""
+"""A label of nodes and in selectors: no test uses another test's nodes."""
 
 
 @dataclass
@@ -86,7 +81,7 @@ def plugged(plane: ControlPlane, folder: Path, kubeconfig: Path | None = None) -
 
 
 def shipped_configuration(port: int, authority: Path) -> Json:
-    """Read how the scheduler is installed, but for where the extender is."""
+    """The installed configuration of the scheduler, with the test's extender."""
     document = yaml.safe_load(CONFIGURATION.read_text())
     (extender,) = document["extenders"]
     extender["urlPrefix"] = f"https://localhost:{port}"
@@ -96,7 +91,7 @@ def shipped_configuration(port: int, authority: Path) -> Json:
 
 @dataclass
 class Troupe:
-    """The stage of one test: nodes of its own, and the pods of a namespace."""
+    """The nodes of one test, and the pods of a namespace."""
 
     plugin: Plugin
     api: Api
@@ -106,7 +101,7 @@ class Troupe:
     # --- nodes
 
     def add_nodes(self, capacities: Mapping[str, Mapping[str, str]]) -> None:
-        """Add nodes of these capacities, and wait until pods may be bound to them."""
+        """Add nodes of these capacities, and wait until pods can be bound to them."""
         made = [
             make_node(f"{name}-{self.namespace}", labels={HERE: self.namespace}, capacity=capacity)
             for name, capacity in capacities.items()
@@ -153,7 +148,7 @@ class Troupe:
         return str(self.api.post(self.path(), pod)["metadata"]["name"])
 
     def create_gang(self, gang: str, roles: Mapping[str, int], **options: Any) -> list[str]:
-        """Create all pods of a gang that has just what it needs."""
+        """Create all pods that a gang needs."""
         return [
             self.create(self.make_member(gang, role, number, roles=roles, **options))
             for role, count in roles.items()
@@ -168,7 +163,7 @@ class Troupe:
         return {each["metadata"]["name"]: each for each in self.api.get(self.path())["items"]}
 
     def bound(self) -> dict[str, str]:
-        """The node of each pod that has one and has not ended, with the name the test gave it."""
+        """The node of each bound pod that has not ended, by the test's name for it."""
         return {
             name: pod["spec"]["nodeName"].removesuffix(f"-{self.namespace}")
             for name, pod in self.pods().items()
@@ -182,7 +177,7 @@ class Troupe:
         return found
 
     def finish(self, names: list[str]) -> None:
-        """Play the kubelets of pods whose work is done."""
+        """Play the kubelets of pods that are done."""
         for name in names:
             self.api.merge(f"{self.path(name)}/status", {"status": {"phase": "Succeeded"}})
 
@@ -190,7 +185,7 @@ class Troupe:
         self.api.delete(self.path(name), gracePeriodSeconds=0)
 
     def clear(self) -> None:
-        """Delete all pods, because a gang that waits would have all others wait."""
+        """Delete all pods, because a waiting gang would delay all others."""
         self.api.delete(self.path(), gracePeriodSeconds=0)
         self.wait(lambda: not self.pods())
 
@@ -225,7 +220,7 @@ class Troupe:
 
 @contextmanager
 def playing(plugin: Plugin, namespace: str) -> Iterator[Troupe]:
-    """Play in a namespace, and leave nothing behind."""
+    """Play in a namespace, and clean up."""
     with plugin.plane.api() as api:
         troupe = Troupe(plugin, api, namespace)
         try:
