@@ -217,7 +217,7 @@ def test_a_job_whose_spec_cannot_be_read_is_shown_as_far_as_it_can_be(played):
     def spoil(stage):
         unread = {"metadata": {"name": "odd"}, "spec": {}}
         entry = stage.registry.entries[JobId("odd")]
-        stage.registry._jobs.put(
+        stage.registry._put(
             replace(entry, document=unread, problem="its spec can no longer be read")
         )
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.core.model import JobId
-from dljob.local.jobs import changes
-from dljob.local.jobs.changes import Changes
+from dljob.local.jobs import registry
+from dljob.local.jobs.registry import Changes
 
 JOBS = [JobId(name) for name in "abc"]
 
@@ -37,7 +37,7 @@ def test_a_watcher_that_asks_now_and_then_always_knows_what_there_is(story):
 
 
 def test_a_watcher_that_missed_too_many_removals_gets_all_jobs(monkeypatch):
-    monkeypatch.setattr(changes, "MOST_REMOVED", 2)
+    monkeypatch.setattr(registry, "MOST_REMOVED", 2)
     kept = Changes(JOBS)
     version = kept.version
     for job in JOBS[:2]:

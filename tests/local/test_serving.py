@@ -848,18 +848,18 @@ def test_a_deposed_controller_accepts_no_jobs(ask, up):
 
 def test_an_unwritable_list_of_jobs_is_reported_and_nothing_is_lost(ask, up):
     ask.submit(job_document("a"))
-    up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 1"))
+    up.do(lambda stage: stage.registry._file.db.execute("PRAGMA query_only = 1"))
     answer = ask("POST", "/v1/jobs", job_document("b"))
     assert answer.status == 507
     assert answer.json["error"].startswith("the list of jobs cannot be written (")
-    up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 0"))
+    up.do(lambda stage: stage.registry._file.db.execute("PRAGMA query_only = 0"))
     assert names(ask.get("/v1/jobs")) == ["a"]
     ask.submit(job_document("b"))
 
 
 def test_an_internal_error_is_answered_and_the_server_goes_on(ask, up, caplog):
     def break_it(stage):
-        stage.registry._jobs.entries = None
+        stage.registry.entries = None
 
     ask.submit(job_document("a"))
     entries = up.do(lambda stage: stage.registry.entries)
@@ -867,7 +867,7 @@ def test_an_internal_error_is_answered_and_the_server_goes_on(ask, up, caplog):
     answer = ask("GET", "/v1/jobs")
     assert (answer.status, "please report it" in answer.json["error"]) == (500, True)
     assert "GET /v1/jobs failed" in caplog.text
-    up.do(lambda stage: setattr(stage.registry._jobs, "entries", entries))
+    up.do(lambda stage: setattr(stage.registry, "entries", entries))
     assert names(ask.get("/v1/jobs")) == ["a"]
 
 

@@ -17,6 +17,7 @@ from dljob.core.model import JobId, Node
 from dljob.local.events import Events
 from dljob.local.folders import Folders
 from dljob.local.jobs.registry import Registry, why_not_written
+from dljob.local.pods.pod_folders import note_end
 from dljob.local.pods.processes import Pods
 
 FIRST_PORT, LAST_PORT = 20000, 29999
@@ -59,6 +60,9 @@ class Machine:
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         with self._keeping():
             self._registry.record(statuses)
+        for job, status in statuses.items():
+            if status.is_final:
+                note_end(self._folders, job, status)
 
     async def is_overtaken(self) -> bool:
         return not self._registry.still_leads()

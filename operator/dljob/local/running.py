@@ -286,6 +286,7 @@ class Running:
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
         yield LogRotator(self.setup.logs, logs, times=self.log_times).run()
         yield report_steps(self.clock, log.warning)
+        yield self.registry.keep_copy()
 
     def _ours(self) -> OwnUse:
         held = self._held()

@@ -142,12 +142,14 @@ def _listen(path: Path, access: SocketAccess) -> socket.socket:
     """
     Make the socket, which gets its name only when it listens and has its permissions.
 
-    An existing socket is left from a crash, because the caller holds the lock of the folder.
+    An existing socket is left from a crash, because the caller holds the lock of the folder. It goes first: a full disk
+    may have no other inode.
     """
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     hidden = path.with_suffix(".new")
     try:
-        hidden.unlink(missing_ok=True)
+        for left in (hidden, path):
+            left.unlink(missing_ok=True)
         ours.bind(str(hidden))
         access.apply(hidden)
         ours.listen(128)

@@ -149,8 +149,7 @@ class Pods:
         sockets = self._folders.sockets_of(job)
         # Before the removal, which inotify would report.
         self._watch.forget(sockets)
-        pods = self._folders.pod(PodKey(job, NodeName("")), 0).parent
-        for folder in (sockets, pods, self._folders.job(job)):
+        for folder in (sockets, self._folders.pods_of(job), self._folders.job(job)):
             self._remover.remove(job, folder)
 
 

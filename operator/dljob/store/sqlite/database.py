@@ -1,5 +1,5 @@
 """
-The base of every SQLite file of DLJob: transactions, write-ahead mode, and upgrades of the schema.
+The base of every SQLite file of DLJob: connections and transactions, and of the store write-ahead mode and upgrades.
 
 :mod:`dljob.store.sqlite.file` uses it for the store, and :mod:`dljob.local.jobs.jobs_file` for the list of jobs.
 """
