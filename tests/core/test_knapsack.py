@@ -25,7 +25,7 @@ def search(curves: list[Curve], prices: list[float], gpus: int) -> float:
     return max(add_up(curves, prices, list(c)) for c in choices if sum(c) <= gpus)
 
 
-def test_nothing_found_by_search_is_better():
+def test_solution_matches_search():
     rng = random.Random(5)
     for _ in range(150):
         curves = [draw_curve(rng) for _ in range(rng.randint(1, 5))]
@@ -37,14 +37,14 @@ def test_nothing_found_by_search_is_better():
         assert add_up(curves, prices, counts) == pytest.approx(search(curves, prices, gpus))
 
 
-def test_greed_alone_would_miss_the_best():
+def test_greedy_choice_is_not_optimal():
     # By worth a GPU the narrow one comes first, and then the wide one does not fit.
     curves, prices = [make_curve([2], [1.0]), make_curve([3], [1.0])], [2.1, 3.0]
     assert solve(curves, prices, gpus=3) == [0, 3]
     assert solve(curves, prices, gpus=3, most_cells=0) == [2, 0], "beyond the limit greed has to do"
 
 
-def test_a_thousand_alike_are_decided_too():
+def test_large_instances_are_solved():
     curves = [make_curve([8], [1.0])] * 1000
     assert sum(solve(curves, [1.0] * 1000, gpus=4001)) == 4000
     assert solve(curves[:3], [1.0] * 3, gpus=100) == [8, 8, 8]

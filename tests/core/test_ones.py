@@ -1,4 +1,4 @@
-"""ONES: its genomes and their operations, its prediction, its limits, and what it decides."""
+"""ONES: its genomes and their operations, prediction, limits and decisions."""
 
 import json
 from dataclasses import replace
@@ -29,10 +29,7 @@ def make_space(options: tuple[int, ...]) -> genomes.GenomeSpace:
     )
 
 
-# --- the operations -----------------------------------------------------------------------
-
-
-def test_idle_gpus_go_to_the_jobs_whose_work_gains_least_from_them():
+def test_idle_gpus_go_to_jobs_with_least_work():
     space = make_space(options=(1, 2))
     left = np.array([[30.0, 10.0, 20.0]])
     filled = genomes.fill(np.zeros((1, 3), dtype=np.int64), space, left=left)
@@ -42,7 +39,7 @@ def test_idle_gpus_go_to_the_jobs_whose_work_gains_least_from_them():
     assert filled.tolist() == [[2, 0, 2]]
 
 
-def test_a_job_is_given_no_more_gpus_than_other_jobs_leave_of_a_type():
+def test_job_gets_only_gpus_left_of_a_type():
     job = make_state("job", options=(1, 2, 4), model="steep")
     profile = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")
     view = make_view(make_snapshot(make_cluster(n1=8), job, profiles=[profile]))
@@ -54,25 +51,19 @@ def test_a_job_is_given_no_more_gpus_than_other_jobs_leave_of_a_type():
     assert least.tolist() == [1]
 
 
-# --- the prediction -----------------------------------------------------------------------
-
-
 def make_samples(epochs: float, expected: float) -> list[progress.Sample]:
     """Jobs that end after this number of epochs, when others were expected at any time."""
     return [progress.Sample(done, expected, 1000.0, done / epochs) for done in (1.0, 2.0, 5.0, 9.0)]
 
 
-def test_it_learns_that_jobs_end_sooner_than_they_say():
+def test_fit_learns_that_jobs_end_early():
     samples = make_samples(10.0, expected=40.0) * 20
     line = progress.fit(samples)
     left = line.epochs_left(np.array([5.0]), np.array([40.0]), epoch_size=np.array([1000.0]))
     assert 2.0 < left[0] < 10.0
 
 
-# --- the limits ---------------------------------------------------------------------------
-
-
-def test_the_four_limits():
+def test_batch_limits():
     state = make_state(options=(2, 4, 8))
     assert memory.start_limit(state) == 2
     assert memory.grow_limit(4, 1, most=64) == 8
@@ -83,9 +74,6 @@ def test_the_four_limits():
     old = memory.shrink_limit(16, ran_seconds=250.0, penalty=0.01, least=2)
     assert (young, old) == (16, 8)
     assert memory.shrink_limit(16, ran_seconds=1e9, penalty=0.01, least=2) == 2
-
-
-# --- what it decides ----------------------------------------------------------------------
 
 
 def elastic(name="job", **known):
@@ -114,7 +102,7 @@ def after(snapshot: Snapshot, plan, *states, now: float) -> Snapshot:
     )
 
 
-def test_a_job_starts_on_its_fewest_gpus_and_grows_after_an_epoch():
+def test_job_starts_small_and_grows_after_an_epoch():
     snapshot = make_snapshot(make_cluster(n1=4), elastic())
     first = decide(snapshot)
     (start,) = first.steps
@@ -130,13 +118,13 @@ def test_a_job_starts_on_its_fewest_gpus_and_grows_after_an_epoch():
     assert (grow.new.gpus, grow.batch_size) == (2, 128)
 
 
-def test_a_batch_stops_at_its_largest_and_a_fixed_one_stays():
+def test_elastic_batch_stops_at_its_maximum():
     state = elastic()
     assert [searching.batch_of(state, gpus) for gpus in (1, 2, 4)] == [64, 128, 192]
     assert searching.batch_of(make_state(), 4) is None
 
 
-def test_nothing_changes_before_all_jobs_of_the_schedule_have_finished_an_epoch():
+def test_schedule_waits_for_an_epoch_of_every_job():
     cluster = make_cluster(n1=4)
     fast, slow = elastic("fast", holds={"n1": (0,)}), elastic("slow", holds={"n1": (1,)})
     first = decide(make_snapshot(cluster, fast, slow, now=0.0))
@@ -148,7 +136,7 @@ def test_nothing_changes_before_all_jobs_of_the_schedule_have_finished_an_epoch(
     assert plan.wake_at > 300.0
 
 
-def test_a_job_that_has_come_since_is_not_waited_for_and_left_as_it_is():
+def test_new_job_is_not_waited_for():
     cluster = make_cluster(n1=4)
     old = elastic("old", holds={"n1": (0,)})
     first = decide(make_snapshot(cluster, old, now=0.0))
@@ -161,7 +149,7 @@ def test_a_job_that_has_come_since_is_not_waited_for_and_left_as_it_is():
     assert [step.job for step in third.steps] == ["old"]
 
 
-def test_after_a_restart_it_decides_what_it_would_have_decided():
+def test_restart_keeps_the_decision():
     cluster = make_cluster(n1=4, n2=4)
     states = [elastic(f"job-{n}") for n in range(12)]
     first = decide(make_snapshot(cluster, *states))
@@ -181,7 +169,7 @@ def test_after_a_restart_it_decides_what_it_would_have_decided():
     assert memory.Memory.from_plain(written).population != ()
 
 
-def test_the_budget_is_kept_whatever_the_cluster():
+def test_search_budget_is_kept():
     for gpus in (1, 64, 4000):
         budget = searching.Budget.of(
             gpus, population=0, generations=8, evaluations=400, mutation=0.1
@@ -190,7 +178,7 @@ def test_the_budget_is_kept_whatever_the_cluster():
         assert 0 < spent <= 400
 
 
-def test_speeds_with_another_batch_are_asked_for_with_that_batch():
+def test_speeds_use_the_batch_of_their_profile():
     state = elastic()
     kind = state.job.type
     profiles = [

@@ -1,14 +1,14 @@
-"""Optimus in rounds: the least for each, then the largest gain for each GPU, and nothing in between."""
+"""Optimus in rounds: the least for each job, then the largest gain for each GPU."""
 
 from dataclasses import replace
 
 from dljob.core import cycle
 from dljob.core.model import Snapshot
-from dljob.core.planning import Change, Plan, Start, Stop, Wait
+from dljob.core.planning import Plan, Start, Wait
 from dljob.sim import policies
 from dljob_lab.policies.elastic.optimus_periodic import Round
 from dljob_wire.messages import Shape
-from tests.builders import make_cluster, make_profile, make_snapshot, make_state
+from tests.builders import count_gpus, make_cluster, make_profile, make_snapshot, make_state
 
 STEEP = make_profile({1: 1.0, 2: 2.0, 4: 4.0}, model="steep")
 FLAT = make_profile({1: 1.0, 2: 1.2, 4: 1.3}, model="flat")
@@ -18,45 +18,33 @@ def decide(snapshot: Snapshot, **options: str) -> Plan:
     return cycle.schedule(snapshot, policies.make("optimus-periodic", options))
 
 
-def counts_of(plan: Plan) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for step in plan.steps:
-        if isinstance(step, Start):
-            counts[step.job] = step.placement.gpus
-        elif isinstance(step, Change):
-            counts[step.job] = step.new.gpus
-        elif isinstance(step, Stop):
-            counts[step.job] = 0
-    return counts
-
-
-def test_each_job_has_its_least_before_any_has_more():
+def test_every_job_gets_its_least_first():
     states = [make_state(name, model="steep") for name in "abc"]
-    assert counts_of(decide(make_snapshot(make_cluster(n1=4), *states, profiles=[STEEP]))) == {
+    assert count_gpus(decide(make_snapshot(make_cluster(n1=4), *states, profiles=[STEEP]))) == {
         "a": 2,
         "b": 1,
         "c": 1,
     }
 
 
-def test_gpus_go_where_they_save_the_most_time():
+def test_gpus_go_where_they_save_most_time():
     states = (make_state("flat", model="flat"), make_state("steep", model="steep"))
     plan = decide(make_snapshot(make_cluster(n1=4), *states, profiles=[STEEP, FLAT]))
     # From 2 to 4 it would need two more, and only one is left for the other.
-    assert counts_of(plan) == {"steep": 2, "flat": 2}
+    assert count_gpus(plan) == {"steep": 2, "flat": 2}
 
 
-def test_between_rounds_nothing_changes_and_newcomers_wait_for_the_next():
+def test_nothing_changes_between_rounds():
     snapshot = make_snapshot(make_cluster(n1=4), make_state("job"))
     assert decide(snapshot).wake_at == 600.0
     between = replace(snapshot, now=599.0, policy_state=Round(600.0))
     plan = decide(between)
     assert [step.cause.code for step in plan.steps if isinstance(step, Wait)] == ["NextRound"]
     assert (plan.wake_at, plan.policy_state) == (600.0, Round(600.0))
-    assert counts_of(decide(replace(between, now=600.0))) == {"job": 4}
+    assert count_gpus(decide(replace(between, now=600.0))) == {"job": 4}
 
 
-def test_a_new_job_gets_the_type_that_it_is_fastest_on():
+def test_new_job_gets_its_fastest_type():
     speeds = make_profile({Shape(1, 1, "K80"): 1.0, Shape(1, 1, "V100"): 4.0})
     cluster = make_cluster(n1=(4, "K80"), n2=(1, "V100"))
     states = [make_state(name, options=(1,)) for name in ("first", "second")]

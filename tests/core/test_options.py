@@ -89,7 +89,7 @@ def write(rule: Rule, number: float) -> str:
     return str(round(number)) if isinstance(rule.default, int) else repr(number)
 
 
-def test_what_is_out_of_range_is_refused_with_policy_option_value_and_range():
+def test_out_of_range_options_are_refused():
     for case in iter_cases(wrong=True):
         with pytest.raises(ValueError, match=f"^{re.escape(case.policy)}: ") as refused:
             policies.make(case.policy, {case.key: case.text})
@@ -98,7 +98,7 @@ def test_what_is_out_of_range_is_refused_with_policy_option_value_and_range():
         )
 
 
-def test_the_ends_of_every_range_decide_without_trouble():
+def test_range_ends_work():
     elastic = (1, 2, 4)
     states = [
         make_state("old", options=elastic, holds={"n1": (0, 1)}, priority=20),
@@ -115,7 +115,7 @@ def test_the_ends_of_every_range_decide_without_trouble():
             snapshot = replace(snapshot, policy_state=plan.policy_state)
 
 
-def test_a_policy_that_is_made_without_its_name_refuses_them_too():
+def test_constructor_refuses_wrong_options():
     options = [(name, key) for name in policies.NAMES for key in policies.options_of(name)]
     wrongs: tuple[Any, ...] = (None, "x", math.nan, -math.inf, [1.0])
     for (name, key), wrong in itertools.product(options, wrongs):
@@ -124,7 +124,7 @@ def test_a_policy_that_is_made_without_its_name_refuses_them_too():
             known(**{key: wrong})
 
 
-def test_a_number_without_a_range_is_no_option():
+def test_number_without_range_is_refused():
     @dataclass
     class Careless:
         name: ClassVar[str] = "careless"
@@ -134,21 +134,21 @@ def test_a_number_without_a_range_is_no_option():
         rules_of(Careless)
 
 
-def test_a_default_out_of_range_is_no_option():
+def test_default_out_of_range_is_refused():
     with pytest.raises(
         TypeError, match="the default 3 is not allowed; write a whole number from 4 to 5"
     ):
         declare(3, at_least=4, at_most=5)
 
 
-def test_a_range_is_told_as_people_say_it():
+def test_ranges_are_readable():
     assert str(Bounds()) == ""
     assert str(Bounds(at_least=0.0, at_most=1e6)) == " from 0 to 1,000,000"
     assert str(Bounds(above=0.5, at_most=2.0)) == " above 0.5 and of at most 2"
     assert str(Bounds(at_least=1.0, below=2.5)) == " of at least 1 and below 2.5"
 
 
-def test_more_priorities_than_weights_can_tell_apart_stay_in_order():
+def test_many_priorities_stay_in_order():
     policy: Policy = policies.make("foresight")
     states = [make_state(f"job-{n}", options=(1,), priority=n) for n in range(300)]
     plan = cycle.schedule(make_snapshot(make_cluster(n1=2), *states), policy)

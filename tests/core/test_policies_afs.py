@@ -68,10 +68,7 @@ def decide(policy: str, snapshot: Snapshot) -> Decision:
     return policies.read(policy).allocate(make_view(snapshot))
 
 
-# --- the example of the paper ---------------------------------------------------------------
-
-
-def test_the_example_of_the_appendix_shares_evenly_and_then_gives_all_to_the_one_that_is_left():
+def test_example_of_the_appendix():
     """Appendix A: A takes 2 h or 1 h, B 2 h or 1.5 h, on one or two of two GPUs."""
     cluster = make_cluster(n1=2)
     profiles = (
@@ -83,9 +80,6 @@ def test_the_example_of_the_appendix_shares_evenly_and_then_gives_all_to_the_one
     both = make_snapshot(cluster, first, other, profiles=profiles)
     assert share_out("afs-l", both) == {"a": 1, "b": 1}
     assert share_out("afs-l", make_snapshot(cluster, other, profiles=profiles)) == {"b": 2}
-
-
-# --- Algorithm 1 --------------------------------------------------------------------------
 
 
 def beats(short: Contender, long: Contender) -> bool:
@@ -112,7 +106,7 @@ def order_of_scan(jobs: Sequence[Contender]) -> list[Contender]:
     return [*far, best, *(job for job in jobs if job is not best and job not in far)]
 
 
-def test_the_fast_algorithm_gives_what_the_printed_one_gives():
+def test_fast_algorithm_matches_the_printed_one():
     for seed in range(50):
         rng = random.Random(seed)
         specs = [
@@ -129,14 +123,14 @@ def test_the_fast_algorithm_gives_what_the_printed_one_gives():
         assert left == 0 or all(job.count == job.most for job in fast)
 
 
-def test_higher_priority_comes_before_shorter_length_for_the_first_gpu():
+def test_priority_beats_length_for_the_first_gpu():
     short = make_state("short", iterations_total=1.0)
     urgent = make_state("urgent", iterations_total=1e6, priority=1)
     assert share_out("afs-l", make_snapshot(make_cluster(n1=1), short, urgent)) == {"urgent": 1}
 
 
 @given(st.integers(0, 10_000))
-def test_no_gpu_is_left_idle_that_makes_a_job_faster(seed: int):
+def test_useful_gpus_are_never_idle(seed: int):
     rng = random.Random(seed)
     gpus = rng.randint(1, 24)
     pool = [(1, 2, 4, 8), (1, 3, 6), (2, 4), EVERY, (4, 8, 16), (1,)]
@@ -157,9 +151,6 @@ def test_no_gpu_is_left_idle_that_makes_a_job_faster(seed: int):
         assert not higher, f"{state.id} has {has} and could have {higher[0]}"
 
 
-# --- network packing and places -----------------------------------------------------------
-
-
 def test_packing_allows_factors_and_multiples_of_a_machine():
     four = make_cluster(n1=4, n2=4)
     assert keep_packed(tuple(range(1, 17)), "", cluster=four) == (1, 2, 4, 8, 12, 16)
@@ -167,7 +158,7 @@ def test_packing_allows_factors_and_multiples_of_a_machine():
     assert keep_packed((3, 5), "", cluster=four) == (3, 5), "it must run on something"
 
 
-def test_every_job_is_on_the_fewest_nodes_and_one_at_most_on_a_node_uses_the_network():
+def test_jobs_are_packed_and_share_no_network():
     for seed in range(12):
         rng = random.Random(seed)
         cluster = Cluster(make_node(f"n{i}", 4) for i in range(rng.randint(2, 6)))
@@ -200,7 +191,7 @@ def test_every_job_is_on_the_fewest_nodes_and_one_at_most_on_a_node_uses_the_net
 def run(
     snapshot: Snapshot, fresh: Sequence[JobState], profiles: Sequence[Profile], *, leaves: bool
 ) -> Snapshot:
-    """Let jobs come, the first leave, and do what afs-l decides."""
+    """Add jobs, remove the first if it leaves, and apply the decision of afs-l."""
     from tests.core.test_policies_laws import apply, with_states
 
     there = [*snapshot.running, *snapshot.pending][1 if leaves else 0 :]
@@ -219,7 +210,7 @@ def check_packed(snapshot: Snapshot) -> None:
     assert len(on_network) == len(set(on_network))
 
 
-def test_a_small_job_moves_into_a_gap_where_a_large_one_finds_no_place_else():
+def test_small_job_moves_for_a_large_one():
     cluster = make_cluster(n1=4, n2=4)
     left = make_state("left", options=(2,), holds={"n1": (0, 1)})
     right = make_state("right", options=(2,), holds={"n2": (0, 1)})
@@ -233,11 +224,8 @@ def test_a_small_job_moves_into_a_gap_where_a_large_one_finds_no_place_else():
     assert started.after == (moved.job,)
 
 
-# --- sizes unknown: AFS-P and AFS-S -------------------------------------------------------
-
-
 @pytest.mark.parametrize("policy", ["afs-p", "afs-s"])
-def test_jobs_take_turns_of_two_hours_where_they_outnumber_the_gpus(policy: str):
+def test_jobs_take_turns_of_two_hours(policy: str):
     cluster = make_cluster(n1=1)
     first, second = make_state("first", order=0), make_state("second", order=1)
     decision = decide(policy, make_snapshot(cluster, first, second))
@@ -260,7 +248,7 @@ def test_jobs_take_turns_of_two_hours_where_they_outnumber_the_gpus(policy: str)
     assert list(decide(policy, later).shares) == ["first"]
 
 
-def test_speeds_are_overestimated_first_and_corrected_when_they_are_seen():
+def test_unseen_speeds_are_overestimated_and_then_corrected():
     cluster = make_cluster(n1=8)
     known = make_state("known", options=EVERY, order=0)
     new = make_state("new", model="new", options=EVERY, order=1)
@@ -273,10 +261,7 @@ def test_speeds_are_overestimated_first_and_corrected_when_they_are_seen():
     assert share_out("afs-p", then)["new"] <= 3
 
 
-# --- elastic SRTF and SRSF ----------------------------------------------------------------
-
-
-def test_they_differ_in_whether_gpus_count():
+def test_srsf_e_counts_gpus_and_srtf_e_does_not():
     wide = make_state("wide", options=(4,), iterations_total=100.0)
     narrow = make_state("narrow", options=(1,), iterations_total=100.0)
     snapshot = make_snapshot(make_cluster(n1=4), wide, narrow)

@@ -1,4 +1,4 @@
-"""The policies that share GPUs out by what each is worth, and those that peers evaluate with."""
+"""The policies that share GPUs out by their worth, and those that peers evaluate with."""
 
 import itertools
 import math
@@ -21,6 +21,7 @@ from dljob_lab.policies.elastic.lyra import find_more
 from dljob_lab.policies.elastic.sia import Choice, Rounds, solve, take_greedily
 from dljob_lab.policies.elastic.themis import UNSERVED, Bid, Leases, find_winners
 from tests.builders import (
+    count_gpus,
     make_cluster,
     make_node,
     make_profile,
@@ -30,7 +31,7 @@ from tests.builders import (
 )
 
 ROOT = make_profile({gpus: gpus**0.5 for gpus in range(1, 9)})
-"""The fourth GPU adds a quarter of what the first did, so that sharing pays."""
+"""The fourth GPU adds a quarter of the first, so that sharing pays."""
 
 SHARING = ("smartfill", "hesrpt", "hdf", "lyra")
 
@@ -39,36 +40,24 @@ def decide(snapshot: Snapshot, policy: str) -> Plan:
     return cycle.schedule(snapshot, policies.read(policy))
 
 
-def count_given(plan: Plan) -> dict[str, int]:
-    """How many GPUs each job has that is started or changed."""
-    return {
-        step.job: (step.placement if isinstance(step, Start) else step.new).gpus
-        for step in plan.steps
-        if isinstance(step, Start | Reshape)
-    }
-
-
 def list_placements(plan: Plan) -> list[Placement]:
     return [step.placement for step in plan.steps if isinstance(step, Start)]
 
 
-# --- all that share by worth --------------------------------------------------------------
-
-
 @pytest.mark.parametrize("policy", SHARING)
-def test_a_job_alone_gets_all_up_to_its_peak(policy: str):
+def test_lone_job_grows_to_its_peak(policy: str):
     peaked = make_profile({1: 1.0, 2: 1.8, 4: 3.0, 8: 2.0})
     job = make_state(options=(1, 2, 4, 8))
-    assert count_given(
+    assert count_gpus(
         decide(make_snapshot(make_cluster(n1=8), job, profiles=[peaked]), policy)
     ) == {"job": 4}
 
 
 @pytest.mark.parametrize("policy", ["smartfill", "hesrpt", "hdf"])
-def test_the_shorter_of_two_gets_more(policy: str):
+def test_shorter_job_gets_more(policy: str):
     short = make_state("short", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=100.0)
     long = make_state("long", options=(1, 2, 3, 4, 5, 6, 7, 8), iterations_total=9000.0)
-    given = count_given(
+    given = count_gpus(
         decide(make_snapshot(make_cluster(n1=8), long, short, profiles=[ROOT]), policy)
     )
     assert given["short"] > given["long"] > 0
@@ -76,7 +65,7 @@ def test_the_shorter_of_two_gets_more(policy: str):
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_gpus_are_taken_from_a_job_only_for_another(policy: str):
+def test_gpus_are_taken_only_for_another_job(policy: str):
     rich = make_state("rich", options=(1, 2, 4), holds={"n1": range(4)}, iterations_total=9000.0)
     snapshot = make_snapshot(make_cluster(n1=4), rich, make_state("new"), profiles=[ROOT])
     plan = decide(snapshot, policy)
@@ -85,26 +74,26 @@ def test_gpus_are_taken_from_a_job_only_for_another(policy: str):
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_a_job_that_is_slower_with_what_it_has_gives_it_up_for_its_own_sake(policy: str):
+def test_job_slower_with_more_gives_gpus_back(policy: str):
     peaked = make_profile({1: 1.0, 2: 1.5, 4: 1.2})
     job = make_state(options=(1, 2, 4), holds={"n1": range(4)}, speed=1.2)
     plan = decide(make_snapshot(make_cluster(n1=4), job, profiles=[peaked]), policy)
     (step,) = plan.steps
     assert step.cause.code is CauseCode.FASTER_WITH_FEWER
-    assert count_given(plan) == {"job": 2}
+    assert count_gpus(plan) == {"job": 2}
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_gpus_are_not_taken_for_a_job_that_fits_on_no_node(policy: str):
+def test_no_gpus_are_taken_for_a_job_without_a_node(policy: str):
     """Two GPUs on each of two nodes are four, but not for a job of one node."""
     jobs = [make_state(f"runs-{n}", options=(2,), holds={n: (0, 1)}) for n in ("n1", "n2")]
     wide = make_state("wide", options=(3,), max_nodes=1, iterations_total=1.0)
     bound = replace(wide, bound_to=(NodeName("n1"),))
-    assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, bound), policy))
-    assert not count_given(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, wide), policy))
+    assert not count_gpus(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, bound), policy))
+    assert not count_gpus(decide(make_snapshot(make_cluster(n1=2, n2=2), *jobs, wide), policy))
 
 
-def test_a_job_of_unknown_speed_that_runs_is_known_by_what_is_seen_of_it():
+def test_observed_speed_replaces_an_unknown_one():
     fast = make_state("fast", model="unknown", options=(1,), holds={"n1": (0,)}, speed=1000.0)
     slow = make_state("slow", model="unknown", options=(1,), holds={"n1": (1,)}, speed=0.01)
     view = make_view(make_snapshot(make_cluster(n1=2), fast, slow, profiles=[]))
@@ -112,24 +101,21 @@ def test_a_job_of_unknown_speed_that_runs_is_known_by_what_is_seen_of_it():
 
 
 @pytest.mark.parametrize("policy", SHARING)
-def test_a_job_on_gpus_that_no_other_may_have_keeps_them(policy: str):
+def test_job_keeps_gpus_that_no_other_may_have(policy: str):
     cluster = make_cluster(make_node("n1", 4, schedulable=False), n2=4)
     kept = make_state("kept", options=(1, 2, 4), holds={"n1": range(4)})
     plan = decide(make_snapshot(cluster, kept, make_state("new", options=(1, 2, 4))), policy)
-    assert count_given(plan) == {"new": 4}
+    assert count_gpus(plan) == {"new": 4}
 
 
-def test_the_worth_of_a_gpu_is_that_of_the_last_one_given():
+def test_worth_of_a_gpu_is_that_of_the_last():
     curve = make_curve((1, 2, 4), (1.0, 1.6, 2.0))
     given = [Priced(curve, 2.0, count).worth for count in (0, 1, 2, 4, 8)]
     steps = [step.gain for step in curve.steps]
     assert given == [2.0 * steps[0], 2.0 * steps[0], 2.0 * steps[1], 2.0 * steps[2], 0.0]
 
 
-# --- hesrpt and hdf -----------------------------------------------------------------------
-
-
-def test_the_shares_of_hesrpt_are_those_of_the_closed_form():
+def test_hesrpt_shares_match_the_closed_form():
     assert find_shares(3, 0.5) == pytest.approx([5 / 9, 3 / 9, 1 / 9])
     assert sum(find_shares(7, 0.8)) == pytest.approx(1.0)
 
@@ -139,16 +125,16 @@ def make_claims(*options: tuple[int, ...]) -> list[Claim]:
     return [Claim(make_state(order=i), "", c, 100.0) for i, c in enumerate(curves)]
 
 
-def test_what_rounding_leaves_goes_to_the_next_larger_job_and_then_to_the_smallest():
+def test_rounding_rest_goes_to_the_next_larger_then_smallest():
     # Shares of 9 GPUs are 5, 3 and 1: the first can use 4, so the second has 3 + 1.
     claims = make_claims((1, 2, 4), (1, 2, 4), (1, 2, 4))
     assert round_shares(claims, find_shares(3, 0.5), gpus=9) == [4, 4, 1]
-    # The last is past its peak with one: what is left goes to the smallest that can use it.
+    # The last job peaks at one GPU: the rest goes to the smallest job that can use it.
     claims = make_claims((1, 2, 6), (1, 2), (1,))
     assert round_shares(claims, find_shares(3, 0.5), gpus=9) == [6, 2, 1]
 
 
-def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
+def test_hesrpt_changes_shares_only_with_the_set_of_jobs():
     jobs = [make_state(name, options=tuple(range(1, 9))) for name in ("a", "b")]
     first = make_snapshot(make_cluster(n1=8), *jobs)
     plan = decide(first, "hesrpt")
@@ -163,26 +149,23 @@ def test_hesrpt_shares_out_again_only_when_a_job_came_or_went():
     assert decide(replace(after, policy_state=None), "hesrpt").steps != ()
 
 
-# --- lyra ---------------------------------------------------------------------------------
-
-
-def test_lyra_admits_the_leasts_by_remaining_time():
+def test_lyra_admits_by_remaining_time():
     long = make_state("long", options=(2, 4), iterations_total=9000.0)
     short = make_state("short", options=(2, 4), iterations_total=100.0)
     wide = make_state("wide", options=(3, 4), iterations_total=200.0)
     plan = decide(make_snapshot(make_cluster(n1=4), long, wide, short), "lyra")
-    # The wide one comes second and does not fit beside the first.
-    assert count_given(plan) == {"short": 2, "long": 2}
+    # The wide job is second, and does not fit after the first.
+    assert count_gpus(plan) == {"short": 2, "long": 2}
 
 
-def test_lyra_stops_a_running_job_for_a_shorter_one_unless_it_shall_not():
+def test_lyra_preempts_unless_disabled():
     old = make_state("old", options=(4,), holds={"n1": range(4)}, iterations_total=9000.0)
     snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new", options=(4,)))
-    assert count_given(decide(snapshot, "lyra")) == {"new": 4}
-    assert count_given(decide(snapshot, "lyra:preempts=false")) == {}
+    assert count_gpus(decide(snapshot, "lyra")) == {"old": 0, "new": 4}
+    assert count_gpus(decide(snapshot, "lyra:preempts=false")) == {}
 
 
-def test_the_gpus_beyond_the_leasts_save_as_much_time_as_can_be_saved():
+def test_lyra_maximises_the_time_saved():
     rng = random.Random(7)
     for _ in range(60):
         claims = []
@@ -201,35 +184,32 @@ def test_the_gpus_beyond_the_leasts_save_as_much_time_as_can_be_saved():
         assert ends == pytest.approx(best)
 
 
-# --- themis -------------------------------------------------------------------------------
-
-
 def make_waiting(name: str, since: float, **rest) -> JobState:
     """A job that requests four GPUs and was submitted ``since`` seconds before the second 1000."""
     given = {"options": (4,), "requested": 4, "submitted_at": 1000.0 - since, **rest}
     return make_state(name, **given)
 
 
-def test_themis_leases_gpus_to_the_job_that_waited_longest_for_its_size():
+def test_themis_leases_to_the_longest_waiting():
     jobs = [make_waiting("new", 10.0), make_waiting("old", 900.0)]
     plan = decide(make_snapshot(make_cluster(n1=4), *jobs, now=1000.0), "themis")
-    assert count_given(plan) == {"old": 4}
+    assert count_gpus(plan) == {"old": 4}
     assert plan.wake_at == 1000.0 + 1200.0
 
 
-def test_themis_takes_nothing_from_a_lease_and_all_when_it_has_ended():
+def test_themis_respects_a_lease_until_it_ends():
     runs = make_waiting("runs", 10.0, holds={"n1": range(4)}, iterations_total=9e6)
     worse = make_waiting("worse", 990.0, iterations_total=10.0)
     snapshot = make_snapshot(make_cluster(n1=4), runs, worse, now=1000.0)
     leased = replace(snapshot, policy_state=Leases({runs.id: 1500.0}))
     plan = decide(leased, "themis")
-    assert (count_given(plan), plan.wake_at) == ({}, 1500.0)
+    assert (count_gpus(plan), plan.wake_at) == ({}, 1500.0)
     plan = decide(replace(leased, now=1500.0), "themis")
-    assert count_given(plan) == {"worse": 4}
+    assert count_gpus(plan) == {"runs": 0, "worse": 4}
     assert plan.policy_state == Leases({worse.id: 2700.0})
 
 
-def test_an_auction_maximises_the_product_of_one_over_rho():
+def test_themis_auction_maximises_the_product():
     rng = random.Random(11)
     for _ in range(40):
         bids = []
@@ -248,9 +228,6 @@ def multiply(bids: Sequence[Bid], counts: Sequence[int]) -> float:
     return math.prod(1 / (b.rho(n) if n else UNSERVED) for b, n in zip(bids, counts, strict=True))
 
 
-# --- sia ----------------------------------------------------------------------------------
-
-
 def count_cost(taken: Sequence[Choice], jobs: int) -> float:
     return sum(choice.cost for choice in taken) + 1.1 * (jobs - len(taken))
 
@@ -266,7 +243,7 @@ def search_choices(choices: Sequence[Choice], gpus: dict[str, int], jobs: int) -
     return min(costs)
 
 
-def test_nothing_found_by_search_is_better_than_the_programme_of_sia():
+def test_sia_solution_matches_search():
     rng = random.Random(13)
     (claim,) = make_claims((1, 2, 4))
     claims = {kind: claim._replace(gpu_type=kind) for kind in ("V100", "P100")}
@@ -292,25 +269,25 @@ ALONE = make_state("job", options=(1, 2, 4, 8))
 DOUBLING = make_profile({n: float(n) for n in (1, 2, 4, 8)})
 
 
-def test_sia_starts_a_job_with_its_least_and_doubles_it_round_by_round():
+def test_sia_starts_small_and_doubles_each_round():
     snapshot = make_snapshot(make_cluster(n1=8), ALONE, now=10.0, profiles=[DOUBLING])
     plan = decide(snapshot, "sia")
-    assert (count_given(plan), plan.wake_at) == ({"job": 1}, 60.0)
+    assert (count_gpus(plan), plan.wake_at) == ({"job": 1}, 60.0)
     held = replace(ALONE, placement=list_placements(plan)[0], speed=1.0)
     early = make_snapshot(
         make_cluster(n1=8), held, now=59.0, profiles=[DOUBLING], policy_state=plan.policy_state
     )
     assert (decide(early, "sia").steps, decide(early, "sia").wake_at) == ((), 60.0)
     plan = decide(replace(early, now=60.0), "sia")
-    assert (count_given(plan), plan.wake_at) == ({"job": 2}, 120.0)
+    assert (count_gpus(plan), plan.wake_at) == ({"job": 2}, 120.0)
     assert plan.policy_state == Rounds(120.0, {ALONE.id: 1}, {ALONE.id: 2})
 
 
-def test_sia_changes_a_job_the_less_the_more_often_it_was_changed():
+def test_sia_changes_a_job_less_after_many_changes():
     costs = Costs(process_initialization=100.0)
     held = make_state(options=(1, 2), holds={"n1": (0,)}, submitted_at=0.0)
     snapshot = make_snapshot(make_cluster(n1=2), held, now=1000.0, costs=costs, profiles=[DOUBLING])
-    assert count_given(decide(snapshot, "sia")) == {"job": 2}
+    assert count_gpus(decide(snapshot, "sia")) == {"job": 2}
     # 2 x (1000 - 5 x 100) / 1100 is less than 1.
     often = replace(snapshot, policy_state=Rounds(0.0, {held.id: 5}, {held.id: 1}))
-    assert count_given(decide(often, "sia")) == {}
+    assert count_gpus(decide(often, "sia")) == {}

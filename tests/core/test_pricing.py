@@ -1,4 +1,4 @@
-"""Hulls of speed curves, and the prices at which GPUs are shared out: against closed forms and search."""
+"""Hulls of speed curves and prices of GPUs, against closed forms and search."""
 
 import itertools
 import random
@@ -31,38 +31,32 @@ def search_best(curves: list[Curve], prices: list[float], gpus: int) -> float:
     )
 
 
-# --- hulls --------------------------------------------------------------------------------
-
-
-def test_a_hull_begins_at_nothing_and_skips_what_lies_below_it():
+def test_hull_starts_at_zero_and_skips_lower_points():
     steps = make_steps([1, 2, 4], [1.0, 1.5, 3.2])
     assert [step.gpus for step in steps] == [1, 3]
     assert [step.gain for step in steps] == pytest.approx([1.0, 2.2 / 3])
 
 
-def test_options_without_gain_are_left_out_of_a_curve():
+def test_options_without_gain_are_dropped():
     curve = make_curve([1, 2, 4, 8], [1.0, 0.9, 2.0, 2.0])
     assert (curve.options, curve.speeds) == ((1, 4), (0.5, 1.0))
     assert (curve.least, curve.peak) == (1, 4)
 
 
-def test_the_exponent_of_a_power_is_found():
+def test_exponent_of_a_power_is_found():
     options = [1, 2, 4, 8]
     assert make_curve(options, [k**0.7 for k in options]).fit_exponent(8) == pytest.approx(0.7)
     assert make_curve([4], [1.0]).fit_exponent(8) is None
 
 
-# --- prices -------------------------------------------------------------------------------
-
-
-def test_three_jobs_of_root_speeds_have_the_known_prices():
+def test_prices_of_three_root_speeds_are_known():
     prices = find_prices([make_power_hull(0.5, 1.0)] * 3, [1.0] * 3, gpus=1.0)
     # The first to end has the highest price.
     assert prices == pytest.approx([5**0.5, 3**0.5, 1.0], rel=1e-6)
 
 
 @pytest.mark.parametrize("p", [0.3, 0.5, 0.8])
-def test_total_flow_is_that_of_the_closed_form_of_hesrpt(p: float):
+def test_total_flow_matches_hesrpt(p: float):
     gpus, sizes = 64.0, [100.0, 40.0, 7.0, 3.0]  # Descending, as in the closed form.
     c = 1 / (1 - p)
     known = sum(
@@ -73,7 +67,7 @@ def test_total_flow_is_that_of_the_closed_form_of_hesrpt(p: float):
     assert total == pytest.approx(known, rel=1e-6)
 
 
-def test_at_each_stage_the_best_share_is_worth_the_sum_of_the_weights():
+def test_best_share_equals_the_sum_of_weights():
     rng = random.Random(1)
     for _ in range(40):
         curves = [draw_concave(rng, 5) for _ in range(rng.randint(1, 4))]
@@ -85,10 +79,7 @@ def test_at_each_stage_the_best_share_is_worth_the_sum_of_the_weights():
             assert best == pytest.approx(sum(weights[first:]))
 
 
-# --- shares -------------------------------------------------------------------------------
-
-
-def test_single_gpus_are_shared_out_as_well_as_by_search():
+def test_filling_matches_search():
     rng = random.Random(3)
     for _ in range(60):
         curves = [draw_concave(rng, 5) for _ in range(rng.randint(1, 4))]
@@ -100,7 +91,7 @@ def test_single_gpus_are_shared_out_as_well_as_by_search():
         assert reached == pytest.approx(search_best(curves, prices, gpus))
 
 
-def test_a_step_that_does_not_fit_is_passed_and_an_option_between_takes_the_rest():
+def test_step_that_does_not_fit_is_skipped():
     wide = make_curve([2, 3, 8], [2.0, 2.5, 8.0])  # One straight step of 8.
     narrow = make_curve([1], [1.0])
     assert fill([wide, narrow], [10.0, 1.0], gpus=4) == [3, 1]

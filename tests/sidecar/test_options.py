@@ -29,7 +29,7 @@ def settings_of(environment=None, **fields):
     return read(["run", *LOCAL, *given, "--", "python", "train.py"], environment or {})
 
 
-def test_everything_can_be_said():
+def test_all_settings_survive_the_command_line():
     training = Training(
         ("python", "train.py"),
         Framework.PYTORCH,
@@ -51,7 +51,7 @@ def test_everything_can_be_said():
     assert (serving.health_address, serving.health_port) == ("::1", 80)
 
 
-def test_the_environment_may_say_it_and_the_command_line_wins():
+def test_command_line_overrides_the_environment():
     environment = {"DLJOB_SIDECAR_TRAINING": '{"graceSeconds": 1}', "DLJOB_SIDECAR_HEALTH": ":80"}
     assert settings_of(environment).training.grace_seconds == 1
     settings = settings_of(environment, killSeconds=3)
@@ -59,7 +59,7 @@ def test_the_environment_may_say_it_and_the_command_line_wins():
     assert settings.serving.health_port == 80
 
 
-def test_what_kubernetes_says_of_a_service_is_none_of_our_options():
+def test_service_links_of_kubernetes_are_ignored():
     links = {
         "DLJOB_SIDECAR_SERVICE_HOST": "10.0.0.1",
         "DLJOB_SIDECAR_SERVICE_PORT_METRICS": "9000",
@@ -71,14 +71,12 @@ def test_what_kubernetes_says_of_a_service_is_none_of_our_options():
     assert environment_of_training(links) == links
 
 
-def test_an_unknown_option_in_the_environment_is_refused():
+def test_unknown_option_in_the_environment_is_refused():
     with pytest.raises(UsageError, match="--graze-seconds"):
         settings_of({"DLJOB_SIDECAR_GRAZE_SECONDS": "3"})
 
 
-def test_the_training_sees_none_of_our_options_and_where_it_may_tell_its_progress(
-    tmp_path, monkeypatch
-):
+def test_training_sees_no_options_of_the_sidecar(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"DLJOB_SIDECAR_TLS": "/certificates", "HOME": "/home/user"}
     assert environment_of_training(given) == {"HOME": "/home/user"}
@@ -114,7 +112,7 @@ WRONG_FIELDS: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_what_contradicts_itself_is_refused_by_name():
+def test_wrong_options_are_refused_by_name():
     for arguments, message in WRONG:
         with pytest.raises(UsageError, match=message):
             read(arguments, {})
@@ -126,11 +124,11 @@ def test_what_contradicts_itself_is_refused_by_name():
             settings_of(**fields)
 
 
-def test_the_help_explains_every_option_and_a_page_every_field(capsys):
+def test_help_and_docs_list_every_option(capsys):
     with pytest.raises(SystemExit):
         read(["run", "--help"], {})
-    told = capsys.readouterr().out
-    assert set(re.findall(r"^  (--[\w-]+)", told, re.MULTILINE)) == {
+    printed = capsys.readouterr().out
+    assert set(re.findall(r"^  (--[\w-]+)", printed, re.MULTILINE)) == {
         *("--training", "--socket", "--listen", "--tls", "--job-uid", "--controller-name"),
         *("--health", "--left"),
     }

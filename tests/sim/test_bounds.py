@@ -1,4 +1,4 @@
-"""The lower bound against optima that are known exactly, and against worlds where its parts show."""
+"""The lower bound against exactly known optima, and against worlds where its parts show."""
 
 import random
 from dataclasses import replace
@@ -24,7 +24,7 @@ FREE = Costs()
 
 
 def make_jobs(*jobs: Small) -> Workload:
-    """Jobs with a type each, whose speed is the same however they are spread."""
+    """Jobs with a type each, whose speed does not depend on the number of nodes."""
     traced, profiles = [], {}
     for number, job in enumerate(jobs):
         kind = JobType(f"small-{number}")
@@ -73,10 +73,7 @@ def profile_batches() -> dict[JobType, Profile]:
     return {kind: Profile(kind, {Shape(1, 1): Speed(speed)}) for kind, speed in kinds.items()}
 
 
-# --- exactly known optima -----------------------------------------------------------------
-
-
-def test_a_job_alone_takes_its_time_at_its_highest_speed():
+def test_lone_job_runs_at_its_highest_speed():
     bound = bound_of(make_workload(make_traced("a", iterations=1000.0)), one_node(4))
     assert bound.avg_jct_s == pytest.approx(250.0, abs=1e-5)
     assert bound.jobs == 1
@@ -89,7 +86,7 @@ def test_a_job_alone_takes_its_time_at_its_highest_speed():
         (0.7, [5.0, 5.0, 70.0, 80.0, 300.0, 2000.0]),
     ],
 )
-def test_of_a_batch_the_optimum_of_hesrpt_is_at_most_three_percent_above(power, sizes):
+def test_bound_is_within_three_percent_of_hesrpt(power, sizes):
     gpus = 120
     speeds = {count: count**power for count in range(1, gpus + 1)}
     workload = make_jobs(*(Small(0.0, size, speeds) for size in sizes))
@@ -108,7 +105,7 @@ def draw_small(drawn: random.Random, gpus: int) -> Small:
     return Small(drawn.choice([0.0, 0.0, 3.0]), drawn.choice([1.0, 5.0, 20.0]), speeds)
 
 
-def test_the_bound_is_close_below_the_best_of_all_schedules():
+def test_bound_is_close_to_the_best_schedule():
     parts = []
     for seed in range(4):
         drawn = random.Random(seed)
@@ -123,17 +120,14 @@ def test_the_bound_is_close_below_the_best_of_all_schedules():
     assert sum(parts) / len(parts) >= 0.95
 
 
-# --- what it takes into account -----------------------------------------------------------
-
-
-def test_a_start_holds_gpus_that_others_could_use():
+def test_start_occupies_gpus():
     jobs = [make_traced(str(each), iterations=10.0, options=(1,)) for each in range(20)]
     bound = bound_of(make_workload(*jobs), one_node(1), costs=Costs(process_initialization=30.0))
     best = 40.0 * (20 + 1) / 2
     assert 0.9 * best <= bound.avg_jct_s <= best
 
 
-def test_pods_that_are_created_again_hold_gpus_while_they_start():
+def test_recreated_pods_occupy_gpus():
     jobs = [make_traced(str(each), iterations=10.0, options=(1,)) for each in range(8)]
     workload, costs = make_workload(*jobs), Costs(pod_initialization=30.0)
     in_place = bound_of(workload, one_node(1), costs=costs)
@@ -143,10 +137,7 @@ def test_pods_that_are_created_again_hold_gpus_while_they_start():
     assert recreated.avg_jct_s > 2.0 * in_place.avg_jct_s
 
 
-# --- which jobs it is about ---------------------------------------------------------------
-
-
-def test_jobs_that_the_world_drops_are_in_no_figure():
+def test_dropped_jobs_are_not_counted():
     jobs = (
         make_traced("small"),
         make_traced("large", options=(8,)),
@@ -159,19 +150,19 @@ def test_jobs_that_the_world_drops_are_in_no_figure():
     assert bound.jobs == len(record.jobs) == 1
 
 
-def test_a_cluster_that_fits_no_job_is_refused():
+def test_cluster_that_fits_no_job_is_refused():
     with pytest.raises(BadInput, match="no job that can run on 2 GPUs"):
         bound_of(make_workload(make_traced("a", options=(4,))), one_node(2))
 
 
-def test_a_job_of_unknown_speed_is_refused():
+def test_job_of_unknown_speed_is_refused():
     workload = replace(make_workload(make_traced("a")), truths={})
     with pytest.raises(BadInput, match="nothing is known of the speed of job a"):
         bound_of(workload, one_node(4))
 
 
 @pytest.mark.parametrize(("maximum", "scales"), [(64, None), (256, (60.0,)), (700, (5.0, 400.0))])
-def test_an_elastic_job_is_bounded_by_its_best_batch(maximum, scales):
+def test_elastic_job_is_bounded_by_its_best_batch(maximum, scales):
     noise = Noise((0.0, 0.5)[: len(scales)], scales) if scales else None
     traced, profiles = make_elastic(noise, maximum=maximum), profile_batches()
     bound = bound_of(Workload("elastic", (traced,), profiles, profiles), one_node(1))

@@ -1,4 +1,4 @@
-"""A comparison: tasks that are known again, results that are kept, and ratios that are fair."""
+"""Comparisons: the keys of tasks, the journal of results, and fair ratios."""
 
 import json
 import math
@@ -49,10 +49,7 @@ def row(policy: str, avg: float, **more: Any) -> dict[str, Any]:
     }
 
 
-# --- keys ---------------------------------------------------------------------------------
-
-
-def test_the_key_of_a_result_depends_on_all_that_determines_it(scenario):
+def test_key_depends_on_every_input(scenario):
     changes = {
         "machines": (Machines(2, 4),),
         "counted": True,
@@ -74,7 +71,7 @@ def test_the_key_of_a_result_depends_on_all_that_determines_it(scenario):
     assert len({task.key() for task in every}) == len(every)
 
 
-def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
+def test_key_ignores_the_path_of_the_trace(scenario, tmp_path):
     copy = tmp_path / "elsewhere" / "five.csv"
     copy.parent.mkdir()
     copy.write_bytes(scenario.trace.read_bytes())
@@ -83,7 +80,7 @@ def test_a_result_is_known_again_wherever_its_trace_lies(scenario, tmp_path):
     assert one.key() == other.key()
 
 
-def test_a_change_of_the_program_makes_results_stale(monkeypatch):
+def test_program_change_makes_results_stale(monkeypatch):
     read = Path.read_bytes
     before = digest_program()
     for edited in ("dljob/core/policies/baselines/srtf.py", "dljob_wire/messages/shapes.py"):
@@ -99,10 +96,7 @@ def test_a_change_of_the_program_makes_results_stale(monkeypatch):
     assert digest_program() == before
 
 
-# --- the plan -----------------------------------------------------------------------------
-
-
-def test_every_combination_is_a_task_and_none_is_there_twice(scenario):
+def test_every_combination_is_one_task(scenario):
     axes = {
         "load": (0.5, 0.9),
         "restart_cost_s": (0.0, 30.0),
@@ -116,10 +110,7 @@ def test_every_combination_is_a_task_and_none_is_there_twice(scenario):
     assert len(every) - len(played) == 2 * 2 * 2
 
 
-# --- running ------------------------------------------------------------------------------
-
-
-def test_a_task_plays_its_policy(scenario):
+def test_task_plays_its_policy(scenario):
     values = Task(scenario=scenario, policy="srtf").perform()
     assert values["policy"] == "srtf"
     assert values["jobs"] == 5
@@ -127,7 +118,7 @@ def test_a_task_plays_its_policy(scenario):
     assert 0.0 < bound <= values["avg_jct_s"]
 
 
-def test_a_task_that_fails_says_why_and_fails_alone(scenario, tmp_path):
+def test_failed_task_says_why_and_fails_alone(scenario, tmp_path):
     missing = replace(scenario, trace=tmp_path / "none.csv")
     every = [
         (0, Task(scenario=missing, policy="fifo")),
@@ -140,7 +131,7 @@ def test_a_task_that_fails_says_why_and_fails_alone(scenario, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_processes_find_what_one_finds(scenario):
+def test_several_processes_match_one(scenario):
     every = [
         (number, Task(scenario=replace(scenario, seed=number), policy="srtf"))
         for number in range(5)
@@ -155,14 +146,14 @@ def test_several_processes_find_what_one_finds(scenario):
 
 
 class Dying(Task):
-    """A task that takes its process with it."""
+    """A task that ends its process."""
 
     def perform(self):
         os._exit(1)
 
 
 @pytest.mark.slow
-def test_a_process_that_is_ended_takes_no_other_task_with_it_for_good(scenario):
+def test_dead_process_fails_few_tasks(scenario):
     tasks: list[Task] = [Dying(scenario=scenario, policy="fifo")]
     tasks += [Task(scenario=replace(scenario, seed=n), policy="fifo") for n in range(7)]
     finished = dict(run_tasks(list(enumerate(tasks)), processes=2))
@@ -173,7 +164,7 @@ def test_a_process_that_is_ended_takes_no_other_task_with_it_for_good(scenario):
     assert len(failed) <= 4
 
 
-def test_a_workload_is_read_once_for_all_policies(scenario, monkeypatch):
+def test_workload_is_read_once_for_all_policies(scenario, monkeypatch):
     count = []
 
     def read(*given: Any, **named: Any) -> Workload:
@@ -186,10 +177,7 @@ def test_a_workload_is_read_once_for_all_policies(scenario, monkeypatch):
     assert len(count) == 1
 
 
-# --- the journal --------------------------------------------------------------------------
-
-
-def test_results_are_found_again(tmp_path):
+def test_journal_finds_results_again(tmp_path):
     path = tmp_path / "new" / "journal"
     first = Journal.open(path)
     first.add("a", {"avg_jct_s": math.nan, "jobs": 3})
@@ -203,7 +191,7 @@ def test_results_are_found_again(tmp_path):
     assert again.find("b") is None
 
 
-def test_a_line_that_was_half_written_is_played_again_and_spoils_no_other(tmp_path):
+def test_half_written_line_is_ignored(tmp_path):
     path = tmp_path / "journal"
     whole = json.dumps({"key": "a", "values": {"jobs": 1}})
     path.write_text(f"{whole}\n{whole[:20]}", encoding="utf-8")
@@ -215,7 +203,7 @@ def test_a_line_that_was_half_written_is_played_again_and_spoils_no_other(tmp_pa
     assert (again.find("a"), again.find("b")) == ({"jobs": 1}, {"jobs": 2})
 
 
-def test_a_file_that_is_no_journal_is_left_alone(trace):
+def test_foreign_file_is_left_alone(trace):
     before = trace.read_bytes()
     with pytest.raises(BadInput, match="holds no results"):
         Journal.open(trace)
@@ -228,10 +216,7 @@ def ratio_of(line: Line) -> Spread:
     return found
 
 
-# --- the table ----------------------------------------------------------------------------
-
-
-def test_ratios_are_averaged_geometrically_over_cases():
+def test_ratios_are_averaged_geometrically():
     rows = [row("x", 1.0), row("y", 2.0), row("x", 8.0, trace="b"), row("y", 4.0, trace="b")]
     x, y = sum_up(rows, references=["x"])
     assert ratio_of(y).mean == pytest.approx(1.0)
@@ -240,7 +225,7 @@ def test_ratios_are_averaged_geometrically_over_cases():
     assert x.ratios["avg_jct_s"] == spread([1.0, 1.0])
 
 
-def test_each_policy_is_compared_with_itself_where_it_knows_everything():
+def test_exact_reference_is_the_policy_that_knows_all():
     wrong = {"speed_error": 0.2, "size_error": 0.0, "sizes": "known"}
     rows = [
         *(row("x", 2.0, **KNOWING_ALL), row("y", 4.0, **KNOWING_ALL)),
@@ -256,7 +241,7 @@ def test_each_policy_is_compared_with_itself_where_it_knows_everything():
     }
 
 
-def test_an_average_of_fewer_jobs_is_not_held_against_the_bound_of_all():
+def test_incomplete_average_has_no_bound():
     bound = {"bound_avg_jct_s": 2.0, "bound_jobs": 5, "jobs": 5, "unfinished": 1}
     (line,) = sum_up([row("x", 3.0, **bound)])
     assert line.bound is None

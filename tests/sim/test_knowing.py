@@ -1,4 +1,4 @@
-"""The knowledge of policies: the truth stays, and measurements are paid for."""
+"""Policies with partial knowledge: the truth stays, and measurements are paid for."""
 
 from dataclasses import replace
 
@@ -36,14 +36,14 @@ def make_workload() -> Workload:
     return Workload("one", (TracedJob(job, 300.0),), profiles, profiles)
 
 
-def test_of_a_job_the_two_smallest_counts_are_known_packed_and_on_one_type_of_gpu():
+def test_mini_epochs_know_two_smallest_packed_counts():
     whole = make_workload()
     workload = knowing.know_by_mini_epochs(whole)
     assert set(workload.known[KIND].speeds) == {Shape(1, 1, "K80"), Shape(2, 1, "K80")}
     assert workload.truths is whole.truths
 
 
-def test_marginal_utility_is_believed_in_every_shape_and_the_truth_stays():
+def test_marginal_utility_covers_every_shape():
     workload = make_workload()
     believing = knowing.believe_marginal_utility(workload)
     assert set(believing.known[KIND].speeds) == set(workload.truths[KIND].speeds)
@@ -52,7 +52,7 @@ def test_marginal_utility_is_believed_in_every_shape_and_the_truth_stays():
     assert len(set(three)) < len(three), "it knows nothing of nodes"
 
 
-def test_mini_epochs_are_paid_for_by_every_job_before_it_trains_and_by_no_restart():
+def test_mini_epochs_are_paid_once_per_job():
     workload = make_workload()
     prices = knowing.price_mini_epochs(workload, COSTS, mechanism=Mechanism.IN_PLACE)
     assert prices == {KIND: pytest.approx(3 * 30.0 + 2 * 30.0 / 1.8 + 10.0)}

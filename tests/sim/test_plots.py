@@ -1,4 +1,4 @@
-"""Pictures: the same bytes for the same runs, true to the series, and drawable after every run."""
+"""Pictures are reproducible, true to the series, and drawable after every run."""
 
 import random
 import zlib
@@ -8,7 +8,6 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.lines import Line2D
 
 from dljob.core.model import NodeName
 from dljob.sim import policies
@@ -31,18 +30,12 @@ def labels_of(figure: Figure) -> set[str]:
     return {text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel()) if text}
 
 
-# --- bytes --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", [pytest.param("png", marks=pytest.mark.slow), "svg"])
-def test_the_same_runs_make_the_same_bytes(runs, form):
+def test_same_runs_give_the_same_bytes(runs, form):
     assert plots.render(plots.draw_gpus(runs), form) == plots.render(plots.draw_gpus(runs), form)
 
 
-# --- what is in them ----------------------------------------------------------------------
-
-
-def test_axes_say_what_they_show(runs):
+def test_axes_are_labelled(runs):
     figures = plots.draw_runs(runs)
     assert set(figures) == {"gpus", "jct", "jobs", "changes"}
     assert labels_of(figures["jct"]) == {"job completion time (minutes)", "share of jobs"}
@@ -55,21 +48,14 @@ def test_axes_say_what_they_show(runs):
     ]
 
 
-def look_of(line: Line2D) -> tuple[str, str]:
-    return str(line._unscaled_dash_pattern), str(line.get_color())  # type: ignore[attr-defined]
-
-
-def test_policies_differ_even_without_their_colours(runs):
+def test_policies_differ_without_colours(runs):
     (axes,) = plots.draw_jct([Run(str(i), runs[0].record) for i in range(21)]).axes
-    looks = [look_of(line) for line in axes.lines]
+    looks = [(str(line._unscaled_dash_pattern), line.get_color()) for line in axes.lines]  # type: ignore[attr-defined]
     assert len(set(looks)) == 21
     assert len({dashes for dashes, _ in looks[:7]}) == 7
 
 
-# --- unusual runs ---------------------------------------------------------------------------
-
-
-def test_runs_in_which_nothing_ended_can_be_drawn():
+def test_run_without_ended_jobs_is_drawable():
     record = play(
         (make_traced("a"),), policies.make("fifo"), outages=(Outage(NodeName("n1"), 0.0),)
     )
@@ -77,7 +63,7 @@ def test_runs_in_which_nothing_ended_can_be_drawn():
     assert len(plots.draw_runs([Run("fifo", record)])) == 4
 
 
-def test_times_far_apart_are_drawn_on_an_axis_with_words():
+def test_wide_time_range_has_a_log_axis():
     jobs = [make_traced(f"j{i}", iterations=40.0) for i in range(9)]
     jobs.append(make_traced("long", iterations=4_000_000.0))
     record = play(tuple(jobs), policies.make("srtf"))
@@ -86,16 +72,13 @@ def test_times_far_apart_are_drawn_on_an_axis_with_words():
     assert "1 d" in [label.get_text() for label in axes.get_xticklabels()]
 
 
-# --- long series --------------------------------------------------------------------------
-
-
 def make_steps(count: int) -> tuple[np.ndarray, np.ndarray]:
     lots = random.Random(1)
     time = np.cumsum([lots.expovariate(1.0) for _ in range(count)])
     return time, np.array([float(lots.randrange(65)) for _ in range(count)])
 
 
-def test_a_thinned_series_has_the_same_integral_and_extremes():
+def test_thinning_keeps_integral_and_extremes():
     time, value = make_steps(80_000)
     levels = axes.thin(time, value)
     assert len(levels.time) == axes.STRETCHES + 1
@@ -107,7 +90,7 @@ def test_a_thinned_series_has_the_same_integral_and_extremes():
     assert (levels.mean <= levels.high + 1e-9).all()
 
 
-def test_a_long_replay_makes_no_large_files(runs):
+def test_long_replay_makes_small_files(runs):
     record = Record("long", "fifo", "in-place", 0, 64, jobs=runs[0].record.jobs)
     time, value = make_steps(80_000)
     end = max(job.completed_at or 0.0 for job in record.jobs)
@@ -119,16 +102,13 @@ def test_a_long_replay_makes_no_large_files(runs):
         assert len(zlib.compress(svg)) < 80_000
 
 
-# --- for papers ---------------------------------------------------------------------------
-
-
 def place_of(axes: Axes) -> SubplotSpec:
     place = axes.get_subplotspec()
     assert place is not None
     return place
 
 
-def test_a_picture_for_a_column_is_as_wide_as_one_and_its_panels_are_below_each_other(runs):
+def test_column_pictures_stack_their_panels(runs):
     column = LOOKS["column"]
     for name, figure in plots.draw_runs(runs, look=column).items():
         assert figure.get_figwidth() == column.width, name
@@ -139,7 +119,7 @@ def test_a_picture_for_a_column_is_as_wide_as_one_and_its_panels_are_below_each_
     assert figure.axes[0].title.get_fontsize() < plots.STYLE["axes.titlesize"]
 
 
-def test_a_pdf_is_as_large_as_said_holds_its_fonts_as_text_and_no_date(runs):
+def test_pdf_has_exact_size_text_fonts_and_no_date(runs):
     content = plots.render(plots.draw_jct(runs, look=LOOKS["column"]), "pdf")
     assert content.startswith(b"%PDF-")
     assert b"/MediaBox [ 0 0 244.8 " in content

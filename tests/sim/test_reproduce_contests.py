@@ -1,4 +1,4 @@
-"""Reproductions that set our policies beside those of others, as far as they are listed."""
+"""Reproductions that compare our policies with those of others."""
 
 import pytest
 
@@ -8,17 +8,17 @@ from dljob_lab.reproducing import pollux, rubick, shockwave
 from dljob_lab.reproducing.contests import Entry, keep_listed, play
 
 
-def test_entries_of_policies_that_are_not_listed_are_left_out():
+def test_unlisted_policies_are_left_out():
     entries = (Entry("srsf", "theirs"), Entry("of-another-time", "theirs"))
     assert keep_listed(entries) == entries[:1]
 
 
-def test_every_entry_is_a_policy_with_options_that_it_takes():
+def test_every_entry_is_a_valid_policy():
     for entry in keep_listed((*pollux.ENTRIES, *shockwave.ENTRIES, *rubick.ENTRIES)):
         assert policies.read(entry.policy).name == entry.name
 
 
-def test_shockwaves_rigid_jobs_are_all_finished_and_measured():
+def test_shockwave_rigid_jobs_all_finish():
     path = find_folder() / "shockwave" / "shockwave_120.csv.gz"
     outcome, _ = play(Entry("fifo", "gavel", rigid=True), path, arena=shockwave.ARENA)
     figures = shockwave.sum_up(outcome.score)
@@ -30,7 +30,7 @@ def test_shockwaves_rigid_jobs_are_all_finished_and_measured():
 
 
 @pytest.mark.slow
-def test_rubicks_trace_has_wide_gangs_beside_small_jobs():
+def test_rubick_trace_is_never_faster_than_alone():
     made = rubick.reproduce(None)
     rows = {(row.item, row.quantity): row for row in made.rows}
     assert rows["srsf", "avg jct"].paper == pytest.approx(494.7, abs=0.1)
@@ -39,7 +39,7 @@ def test_rubicks_trace_has_wide_gangs_beside_small_jobs():
 
 
 @pytest.mark.long
-def test_pollux_and_sia_are_played_on_all_that_they_plan():
+def test_pollux_and_sia_play_every_load():
     for world in ("pollux", "sia"):
         made = pollux.reproduce(None, world=world)
         assert {row.item.split("/")[0] for row in made.rows} == {

@@ -1,4 +1,4 @@
-"""DRAGON's evaluation: what the paper says is in it as it says it, and its order comes out."""
+"""DRAGON's evaluation: its inputs are those of the paper, and its order is reproduced."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def testbed():
     return play_testbed()
 
 
-def test_the_workload_is_table_1():
+def test_workload_is_table_1():
     jobs = make_testbed().jobs
     assert len(jobs) == len(TABLE_1) == 12
     assert [job.iterations for job in jobs[:3]] == [2800, 3600, 1000]
@@ -32,14 +32,14 @@ def test_the_workload_is_table_1():
     assert sum(len(node.gpus) for node in TESTBED) == 8
 
 
-def test_beside_their_parameter_server_workers_are_as_fast_as_figure_2_says():
+def test_local_workers_match_figure_2():
     for model in (INCEPTION, RESNET, ALEXNET):
         for workers, images in enumerate(model.images_per_s, start=1):
             assert 64 * steps_per_s(model, workers, remote=0) == pytest.approx(images)
     assert images_per_s(RESNET, 8) > images_per_s(RESNET, 4)
 
 
-def test_dragon_takes_less_than_locality_and_locality_less_than_kubeflow(testbed):
+def test_dragon_beats_locality_and_kubeflow(testbed):
     assert reduce_elapsed(testbed, "dragon", baseline="kubeflow") == pytest.approx(65.0, rel=1 / 3)
     assert reduce_elapsed(testbed, "locality", baseline="kubeflow") == pytest.approx(
         60.0, rel=1 / 3
@@ -47,7 +47,7 @@ def test_dragon_takes_less_than_locality_and_locality_less_than_kubeflow(testbed
     assert reduce_elapsed(testbed, "dragon", baseline="locality") > 0.0
 
 
-def test_arrivals_are_as_dense_as_the_intensity_says_and_the_jobs_the_same():
+def test_intensity_scales_arrivals_only():
     sparse, dense = make_simulated(1.0, seed=0), make_simulated(4.0, seed=0)
     assert [job.iterations for job in sparse.jobs] == [job.iterations for job in dense.jobs]
     last = [each.jobs[-1].job.submitted_at for each in (sparse, dense)]
@@ -59,7 +59,7 @@ def test_arrivals_are_as_dense_as_the_intensity_says_and_the_jobs_the_same():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("intensity", [0.5, 3.0])
-def test_dragon_is_ahead_at_every_intensity(intensity):
+def test_dragon_leads_at_every_intensity(intensity):
     found = play_simulated(intensity)
     assert reduce_elapsed(found, "dragon", baseline="locality") > 0.0
     assert reduce_elapsed(found, "dragon", baseline="kubeflow") > 50.0

@@ -21,7 +21,7 @@ def few_seeds(monkeypatch):
     monkeypatch.setattr(gang, "SEEDS", 20)
 
 
-def test_the_example_of_the_thesis_locks_in_nine_of_ten_draws_and_never_with_gangs():
+def test_example_deadlocks_without_gangs_only():
     workload = make_workload(2, 100.0, pods=(LEAST_PODS,))
     locked = {
         name: fmean(
@@ -34,7 +34,7 @@ def test_the_example_of_the_thesis_locks_in_nine_of_ten_draws_and_never_with_gan
     assert locked["gang"] == 0.0
 
 
-def test_where_one_job_fits_at_a_time_gangs_let_the_first_be_done_sooner_and_none_later(few_seeds):
+def test_gangs_finish_the_first_job_sooner(few_seeds):
     found = compare_lenet(SCARCE)
     assert min(found.first) >= 0.0
     assert min(found.mean) >= 0.0
@@ -42,7 +42,7 @@ def test_where_one_job_fits_at_a_time_gangs_let_the_first_be_done_sooner_and_non
     assert found.deadlocks > 0.0
 
 
-def test_all_rows_of_several_jobs_are_compared(few_seeds):
+def test_all_rows_are_compared(few_seeds):
     found = gang.reproduce(None)
     rows = found.rows
     assert len([row for row in rows if row.item.startswith("table-2/")]) == 2 * 8

@@ -1,4 +1,4 @@
-"""The workload of the ONES paper, and the comparison made with it."""
+"""The workload of the ONES paper, and the comparison with it."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from dljob_lab.reproducing import ones
 from dljob_lab.reproducing.ones_workload import list_kinds, make_workload, speeds_of
 
 
-def test_every_batch_that_a_job_may_have_has_its_true_speeds():
+def test_every_possible_batch_has_speeds():
     workload = make_workload(jobs=50, interval_seconds=20.0, seed=0)
     for traced in workload.jobs:
         job = traced.job
@@ -17,7 +17,7 @@ def test_every_batch_that_a_job_may_have_has_its_true_speeds():
             assert workload.truths[job.type._replace(batch_size=batch)].speeds
 
 
-def test_a_larger_batch_processes_more_samples_a_second_and_is_worth_less():
+def test_larger_batch_is_faster_and_worth_less():
     kind = list_kinds()[0]
     few, many = (
         batch * max(speed.iterations_per_s for speed in speeds_of(kind.model, batch).values())
@@ -28,7 +28,7 @@ def test_a_larger_batch_processes_more_samples_a_second_and_is_worth_less():
 
 
 @pytest.mark.slow
-def test_ones_is_set_beside_the_paper(monkeypatch):
+def test_ones_is_compared_with_the_paper(monkeypatch):
     monkeypatch.setattr(ones, "EXPERIMENTS", ones.EXPERIMENTS[:1])
     reproduction = ones.reproduce(None, jobs=12, seeds=(0,))
     items = {(row.item, row.quantity): row for row in reproduction.rows}

@@ -1,4 +1,4 @@
-"""The SideCar paper's evaluation: its case study is met, and its workloads are what they claim."""
+"""The SideCar paper's evaluation: its case study and its workloads."""
 
 import json
 import math
@@ -24,40 +24,32 @@ from dljob_lab.reproducing.sidecar.job_types import (
 from dljob_lab.reproducing.sidecar.runs import APPROACHES, Outcomes, play, play_seeds, sum_up
 from dljob_lab.reproducing.sidecar.workloads import PLANS, WINDOW_S, make_workload
 
-# --- the case study -----------------------------------------------------------------------
-
 CASE = {event: (paper, ours) for event, paper, ours in compare(play_case(FROZEN))}
 
 
-def test_every_time_of_the_case_study_is_met_within_five_percent():
+def test_case_study_is_met_within_five_percent():
     assert len(CASE) == 11 + 4
     for event, (paper, ours) in CASE.items():
         assert ours == pytest.approx(paper, rel=0.05), event
 
 
-def test_the_frozen_constants_are_those_that_the_fit_finds():
+def test_frozen_constants_match_the_fit():
     values = fitting.fit()
     assert np.abs(fitting.measure_errors(values)).max() < 0.04
     assert fitting.make_constants(np.round(values)) == FROZEN
 
 
-# --- the types of job ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("kinds", [JOB_SET_ONE, JOB_SET_TWO])
-def test_every_type_has_a_speed_at_every_count_by_every_rule(rule, kinds):
+def test_every_type_has_a_speed_at_every_count(rule, kinds):
     for kind in kinds:
         profile = make_profile(kind, ("V100", "K80"), rule=rule)
         assert len(profile.speeds) == 2 * len(COUNTS)
         assert all(0 < each.iterations_per_s < math.inf for each in profile.speeds.values())
 
 
-# --- the workloads ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
-def test_a_workload_is_what_section_v_says(plan):
+def test_workload_follows_section_v(plan):
     jobs = make_workload(plan, seed=3).jobs
     arrivals = [traced.job.submitted_at for traced in jobs]
     assert len(jobs) == plan.jobs
@@ -69,7 +61,7 @@ def test_a_workload_is_what_section_v_says(plan):
     assert [len(node.gpus) for node in plan.nodes] == [8, 8]
 
 
-def test_workload_four_holds_the_jobs_of_three_to_the_accuracy_they_reach_there():
+def test_workload_four_mirrors_workload_three():
     three, four = (make_workload(PLANS[number - 1], seed=5).jobs for number in (3, 4))
     for epochs, accuracy in zip(three, four, strict=True):
         assert epochs.job.type == accuracy.job.type
@@ -82,10 +74,7 @@ def test_workload_four_holds_the_jobs_of_three_to_the_accuracy_they_reach_there(
         assert learning.iterations_to(target.value) == pytest.approx(epochs.iterations)
 
 
-# --- what comes out -----------------------------------------------------------------------
-
-
-def test_every_job_completes_and_loses_time_only_where_it_is_reshaped():
+def test_jobs_complete_and_lose_time_only_to_reshaping():
     for approach in APPROACHES:
         record = play(PLANS[1], approach, seed=0)
         assert not record.unfinished
@@ -97,7 +86,7 @@ def test_every_job_completes_and_loses_time_only_where_it_is_reshaped():
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_under_another_hash_seed():
+def test_run_does_not_depend_on_the_hash_seed():
     code = (
         "import dataclasses, json\n"
         "from dljob_lab.reproducing.sidecar.runs import play, sum_up\n"
@@ -130,7 +119,7 @@ def runs() -> Mapping[str, Sequence[Outcomes]]:
 
 
 @pytest.mark.slow
-def test_sidecar_takes_less_than_termination_and_that_less_than_default(runs):
+def test_sidecar_beats_termination_and_default(runs):
     for seeds in runs.values():
         for quantity in ("makespan_s", "avg_jct_s"):
             ours, termination, default = (
@@ -141,7 +130,7 @@ def test_sidecar_takes_less_than_termination_and_that_less_than_default(runs):
 
 
 @pytest.mark.slow
-def test_sidecar_loses_less_than_a_tenth_to_reshaping_and_less_than_termination(runs):
+def test_sidecar_loses_little_to_reshaping(runs):
     for seeds in runs.values():
         for run in seeds:
             assert run["sidecar"].reshape_share < 0.1
@@ -149,7 +138,7 @@ def test_sidecar_loses_less_than_a_tenth_to_reshaping_and_less_than_termination(
 
 
 @pytest.mark.slow
-def test_the_rows_hold_every_figure_of_the_paper(runs, monkeypatch):
+def test_rows_hold_every_figure_of_the_paper(runs, monkeypatch):
     monkeypatch.setattr(evaluation, "play_seeds", lambda plans, watch: runs)
     reproduction = evaluation.reproduce(None)
     found = {(row.item, row.quantity, row.unit): row for row in reproduction.rows}

@@ -1,4 +1,4 @@
-"""``dljob reproduce afs``: which traces are played, and how the paper's figures are met."""
+"""``dljob reproduce afs``: the traces that it plays, and the figures of the paper."""
 
 import pytest
 
@@ -13,7 +13,7 @@ TIMES = {
 }
 
 
-def test_a_range_is_met_by_the_least_and_the_greatest_of_the_traces():
+def test_range_has_least_and_greatest_of_traces():
     rows = {(row.item, row.quantity): row for row in afs.iter_claims(TIMES)}
     least = rows["srtf / afs-l", "least avg jct ratio"]
     assert (least.paper, least.ours) == (1.2, 1.5)
@@ -21,13 +21,13 @@ def test_a_range_is_met_by_the_least_and_the_greatest_of_the_traces():
     assert rows["tiresias / afs-p", "least avg jct ratio"].ours == 2.5
 
 
-def test_every_trace_of_the_paper_is_shipped_whole_or_as_a_window():
+def test_every_trace_is_shipped():
     folder = find_folder()
     found = dict(afs._find_traces([folder / "peers", folder / "afs"]))
     assert tuple(found) == afs.CLUSTERS
 
 
-def test_all_named_policies_but_those_of_later_versions_can_be_made():
+def test_named_policies_can_be_made():
     names = (*afs.KNOWN_LENGTHS, *afs.UNKNOWN_LENGTHS)
     later = {name for name in names if name.partition(":")[0] not in policies.NAMES}
     assert later <= {"themis"}
@@ -36,7 +36,7 @@ def test_all_named_policies_but_those_of_later_versions_can_be_made():
             policies.read(name)
 
 
-def test_traces_of_a_folder_are_played_and_a_folder_without_is_refused(tmp_path, monkeypatch):
+def test_traces_come_from_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(afs, "KNOWN_LENGTHS", ("srtf", "afs-l"))
     monkeypatch.setattr(afs, "UNKNOWN_LENGTHS", ())
     with pytest.raises(BadInput, match=r"no trace of a Philly cluster is in it; name them"):
@@ -45,13 +45,13 @@ def test_traces_of_a_folder_are_played_and_a_folder_without_is_refused(tmp_path,
     text = "\n".join(["job_id,submit_time_s,duration_s,num_gpus", *rows, ""])
     (tmp_path / "philly_2869ce.csv").write_text(text)
     seen = []
-    result = afs.reproduce_from(lambda *told: seen.append(told), [tmp_path])
+    result = afs.reproduce_from(lambda *progress: seen.append(progress), [tmp_path])
     assert seen == [("afs", 0, 1)]
     assert {row.item for row in result.rows} == {"srtf / afs-l", "philly_2869ce/srtf / afs-l"}
 
 
 @pytest.mark.slow
-def test_on_an_idle_cluster_afs_is_faster_because_jobs_grow():
+def test_afs_is_faster_on_an_idle_cluster():
     path = find_folder() / "peers" / "philly_e13805.csv.gz"
     times = afs.play(path, ("srtf", "tiresias", "afs-l", "afs-p"))
     assert 1.2 <= times["srtf"] / times["afs-l"] <= 2.7

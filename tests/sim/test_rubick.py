@@ -1,4 +1,4 @@
-"""Rubick's jobs run the best measured plan on what they have, on the numbers of GPUs that help."""
+"""Rubick's jobs run the best measured plan for their GPUs, on useful numbers of GPUs."""
 
 from pathlib import Path
 
@@ -10,15 +10,14 @@ from dljob.sim.inputs.rubick import load_rubick
 from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.jobs import workloads
 from dljob_wire.messages import Shape
+from tests.sim.worlds import read_workload
 
 HEADER = "job_id,submit_time_s,duration_s,num_gpus,model,iterations,exec_plan,is_guaranteed\n"
 TABLE = "model,exec_plan,placement,iteration_s\n"
 
 
 def read(path: Path, *, rigid: bool = False) -> workloads.Workload:
-    return workloads.read(
-        path, rigid=rigid, speeds=None, seed=0, gpu_types=("A800",), largest=64, node_gpus=8
-    )
+    return read_workload(path, rigid=rigid, gpu_types=("A800",), node_gpus=8)
 
 
 def read_jobs(folder: Path, *rows: str) -> workloads.Workload:
@@ -38,7 +37,7 @@ def write_table(folder: Path, *rows: str) -> Path:
     return folder
 
 
-def test_the_best_plan_counts_for_each_number_of_gpus_and_of_nodes(tmp_path):
+def test_best_plan_counts_for_each_shape(tmp_path):
     rows = ("bert,ga,22,0.5", "bert,dp,22,0.4", "bert,ga,13,0.25", "bert,ga,4,0.2", "bert,ga,1,1")
     profile = load_rubick(write_table(tmp_path, *rows))[JobType("bert")]
     speeds = {shape: speed.iterations_per_s for shape, speed in profile.speeds.items()}
@@ -47,13 +46,13 @@ def test_the_best_plan_counts_for_each_number_of_gpus_and_of_nodes(tmp_path):
 
 
 @pytest.mark.parametrize("placement", ["", "1x", "202", "-2", "٣"])
-def test_a_placement_that_is_none_is_reported_with_its_line(tmp_path, placement):
+def test_invalid_placement_has_its_line(tmp_path, placement):
     with pytest.raises(BadInput) as caught:
         load_rubick(write_table(tmp_path, "bert,ga,1,1", f"bert,ga,{placement},1"))
     assert (caught.value.line, caught.value.field) == (3, "placement")
 
 
-def test_a_job_may_run_where_it_is_faster_than_on_fewer_gpus(tmp_path):
+def test_job_may_run_where_more_gpus_help(tmp_path):
     jobs = read_jobs(tmp_path, "a,0,60,8,t5,100,ga,0", "b,0,60,2,roberta,100,ga,0")
     # T5 was measured on up to 64 GPUs, never as fast as on one whole node; RoBERTa is slower on two
     # GPUs than on one, but asks for two.
@@ -62,14 +61,14 @@ def test_a_job_may_run_where_it_is_faster_than_on_fewer_gpus(tmp_path):
     assert speeds[Shape(2, 1, "A800")] < speeds[Shape(1, 1, "A800")]
 
 
-def test_a_guaranteed_job_is_never_slower_than_on_what_it_asks_for(tmp_path):
+def test_guaranteed_job_is_never_slower_than_requested(tmp_path):
     jobs = read_jobs(tmp_path, "a,0,60,4,bert,100,ga,1", "b,0,60,4,bert,100,ga,0")
     assert options_of(jobs) == [(4, 8), (1, 2, 4, 8)]
     (note,) = jobs.notes
     assert "1 jobs are guaranteed" in note
 
 
-def test_the_shipped_trace_takes_as_long_as_it_says_on_what_it_asks_for():
+def test_shipped_trace_matches_its_durations():
     jobs = read(find_folder() / "rubick" / "rubick_base.csv.gz", rigid=True)
     assert len(jobs.jobs) == 406
     first = jobs.jobs[0]

@@ -1,4 +1,4 @@
-"""The rules of published evaluations, each by itself and as they meet in a replay."""
+"""The rules of published evaluations, alone and together in a replay."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from dljob.sim.jobs import workloads
 from dljob.sim.scenarios import Scenario
 from dljob.sim.worlds import WORLDS
 from dljob_lab.comparing.tasks import Task
+from tests.builders import FakePolicy
 from tests.sim.worlds import make_traced, make_workload
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -28,12 +29,9 @@ HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 
 
 @dataclass(frozen=True)
-class Greedy:
-    """Gives the only job all that it may have, and remembers when it was asked and what that was."""
+class Greedy(FakePolicy):
+    """Gives the only job its largest number, and records the time and number of each decision."""
 
-    name: ClassVar[str] = "greedy"
-    paper: ClassVar[str] = "none"
-    needs: ClassVar[str] = "nothing"
     breaks: ClassVar[frozenset[Law]] = frozenset({Law.PURPOSE})
 
     def allocate(self, view: View) -> Decision:
@@ -63,17 +61,14 @@ def write(folder: Path, *rows: str) -> Path:
     return path
 
 
-# --- rounds -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("now", "begins"), [(0.0, 0.0), (0.1, 60.0), (60.0, 60.0), (60.000001, 60.0), (60.1, 120.0)]
 )
-def test_a_round_begins_at_the_next_multiple(now, begins):
+def test_round_begins_at_the_next_multiple(now, begins):
     assert next_round(now, 60.0) == begins
 
 
-def test_decisions_are_made_at_the_beginnings_of_rounds_only():
+def test_decisions_are_made_at_rounds_only():
     setting = Setting(nodes=(Node.of("n1", 4),), round_s=60.0)
     jobs = make_traced("a", at=70.0, iterations=500.0), make_traced("b", at=200.0, iterations=10.0)
     moments = [moment for moment, *_ in ask_greedily(setting, *jobs)]
@@ -81,10 +76,7 @@ def test_decisions_are_made_at_the_beginnings_of_rounds_only():
     assert [moment / 60.0 for moment in dict.fromkeys(moments)] == [2.0, 4.0, 5.0]
 
 
-# --- growth -----------------------------------------------------------------------------------
-
-
-def test_a_job_grows_at_most_twofold_at_once():
+def test_job_at_most_doubles_at_once():
     growth = Growth(factor=2, at_first=1, most=8)
     setting = Setting(
         nodes=(Node.of("n1", 16),), growth=growth, costs=Costs(process_initialization=1.0)
@@ -94,7 +86,7 @@ def test_a_job_grows_at_most_twofold_at_once():
     assert list(dict.fromkeys(given)) == [1, 2, 4, 8]
 
 
-def test_growth_leaves_the_smallest_number_and_the_requested_one():
+def test_growth_keeps_smallest_and_requested_size():
     growth = Growth()
     job = make_job("m", (2, 4, 8, 16), 8)
     assert growth.limit(job, 0).gpus.options == (2, 8)
@@ -102,10 +94,7 @@ def test_growth_leaves_the_smallest_number_and_the_requested_one():
     assert growth.limit(job, 8) is job
 
 
-# --- what a job may run on --------------------------------------------------------------------
-
-
-def test_network_packing_allows_one_two_and_multiples_of_a_node_of_four():
+def test_network_packing_allows_multiples_of_a_node():
     allowed = [n for n in range(1, 17) if worlds.is_packed(n, 4, only_powers=True)]
     assert allowed == [1, 2, 4, 8, 12, 16]
     allowed = [n for n in range(1, 17) if worlds.is_packed(n, 4, only_powers=False)]
@@ -113,15 +102,12 @@ def test_network_packing_allows_one_two_and_multiples_of_a_node_of_four():
 
 
 @pytest.mark.parametrize("name", ["afs", "pollux"])
-def test_a_job_on_several_nodes_shares_none_of_them(name):
+def test_spread_job_shares_no_node(name):
     demand = worlds.demand_of(WORLDS[name], make_job("m", (1, 2, 4, 6, 8), 6), node_gpus=4)
     assert (demand.options, demand.requested, demand.whole_nodes) == ((1, 2, 4, 8), 4, True)
 
 
-# --- speeds and charges -----------------------------------------------------------------------
-
-
-def test_a_world_settles_how_often_is_decided_and_how_far_jobs_grow():
+def test_world_sets_rounds_and_growth():
     nodes = build_packed(WORLDS["pollux"].machines)
     settled = worlds.settle(WORLDS["pollux"], Setting(nodes=nodes))
     assert (settled.round_s, settled.period_s) == (60.0, 60.0)
@@ -130,17 +116,14 @@ def test_a_world_settles_how_often_is_decided_and_how_far_jobs_grow():
     assert afs == Setting(nodes=nodes), "AFS decides at events, and its curves say how far to grow"
 
 
-# --- which model ------------------------------------------------------------------------------
-
-
-def test_the_gpu_time_says_which_applications_a_job_may_be():
+def test_gpu_time_selects_applications():
     hours = {0.9: ("cifar10", "ncf"), 1.0: ("deepspeech2", "bert"), 99.0: ("yolov3",)}
     for each, models in hours.items():
         assert worlds.choose_models(each * 3600.0) == models
     assert worlds.choose_models(1e12) == ("imagenet",)
 
 
-def test_jobs_of_a_trace_become_trainings_of_applications(tmp_path):
+def test_trace_jobs_become_applications(tmp_path):
     path = write(tmp_path, *(f"{n},{n},1800,1" for n in range(200)), "x,500,36000,4")
     trace = read_trace(path)
     assigned = worlds.assign(WORLDS["pollux"], trace, seed=0)
@@ -155,7 +138,7 @@ def test_jobs_of_a_trace_become_trainings_of_applications(tmp_path):
     assert [r.model for r in other.requests] != [r.model for r in assigned.requests]
 
 
-def test_a_configuration_is_kept_for_its_use_of_gpus_and_its_length():
+def test_configuration_is_kept_for_use_and_length():
     def find(gpus: int) -> worlds.Configuration | None:
         seconds = {1: 1000.0, 2: 600.0, 4: 600.0, 8: 160.0}.get(gpus)
         return None if seconds is None else worlds.Configuration(gpus, 64, seconds)
@@ -166,15 +149,10 @@ def test_a_configuration_is_kept_for_its_use_of_gpus_and_its_length():
     assert [each.gpus for each in alone] == [1]
 
 
-# --- where a world is asked for ---------------------------------------------------------------
-
-
-def make_scenario(world: str | None) -> Scenario:
-    path = TRACES / "pollux_0.5_workload-1.csv.gz"
-    machines = WORLDS["pollux"].machines
-    return Scenario(trace=path, machines=machines, world=world)
-
-
-def test_results_of_different_worlds_are_never_taken_for_each_other():
-    tasks = [Task(scenario=make_scenario(each), policy="srsf") for each in (None, *WORLDS)]
+def test_results_of_different_worlds_differ():
+    path, machines = TRACES / "pollux_0.5_workload-1.csv.gz", WORLDS["pollux"].machines
+    tasks = [
+        Task(scenario=Scenario(trace=path, machines=machines, world=world), policy="srsf")
+        for world in (None, *WORLDS)
+    ]
     assert len({task.key() for task in tasks}) == len(tasks)
