@@ -98,9 +98,9 @@ clusters = st.sampled_from(CLUSTERS)
 jobs = st.sampled_from(JOBS)
 
 
-def make_profiles() -> list[Profile]:
+def make_profiles(v100: float) -> list[Profile]:
     """A job that gains from every GPU, and one that is slower with many; a third is unknown."""
-    factors = {"": 1.0, "V100": 2.0, "P100": 1.0}
+    factors = {"": 1.0, "V100": v100, "P100": 1.0}
     curves = {"steep": {n: float(n) for n in (1, 2, 4, 8)}, "flat": {1: 1.0, 2: 1.5, 4: 1.2}}
     return [
         make_profile(
@@ -111,7 +111,9 @@ def make_profiles() -> list[Profile]:
     ]
 
 
-PROFILES = make_profiles()
+PROFILES = make_profiles(1.0)
+"""On equal types, which a job also takes mixed."""
+UNEQUAL = make_profiles(2.0)
 
 
 @st.composite
@@ -121,7 +123,7 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     return make_snapshot(
         draw(clusters),
         *states,
-        profiles=PROFILES,
+        profiles=draw(st.sampled_from([PROFILES, UNEQUAL])),
         seed=draw(st.integers(0, 3)),
         costs=draw(st.sampled_from([Costs(), CHANGES, Costs(checkpoint=200.0)])),
         mechanism=draw(st.sampled_from(Mechanism)),
