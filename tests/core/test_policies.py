@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from dljob import known_policies
 from dljob.core import cycle
-from dljob.core import policies as controllers
 from dljob.core.model import Cause, CauseCode, Snapshot
 from dljob.core.planning import Plan, Reshape, Start, Stop, Wait
 from dljob.core.policies.common import ranking
+from dljob.installed import POLICIES, find_points
+from dljob.known_policies import LAB_POLICIES, read_live_policy
 from dljob.sim import policies
 from dljob_lab.policies.rigid import kube_default
 from dljob_wire.messages import Shape
@@ -57,7 +59,7 @@ def test_options_have_the_type_of_their_default():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fifu", {}, "no policy is named 'fifu'; did you mean fifo? known are fifo, "),
+        ("fifu", {}, "no policy is named 'fifu'; did you mean fifo? known are foresight, "),
         ("fifo", {"depth": "1"}, "fifo has no option 'depth'; it has none"),
         (
             "tiresias",
@@ -71,12 +73,24 @@ def test_unknown_names_suggest_known_ones(name, options, message):
         policies.make(name, options)
 
 
-def test_controllers_refuse_simulation_only_policies():
-    known = ", ".join(controllers.NAMES)
+def test_controllers_take_policies_of_add_ons_that_keep_the_laws():
+    assert read_live_policy("lyra").name == "lyra"
     with pytest.raises(
-        ValueError, match=f"^controllers offer no policy named 'lyra'; known are {known}$"
+        ValueError, match="^kube-pods breaks whole-gang, so that only dljob simulate"
     ):
-        controllers.read("lyra")
+        read_live_policy("kube-pods")
+
+
+def test_the_policies_of_the_lab_are_known_by_name():
+    assert set(find_points(POLICIES)) == LAB_POLICIES
+
+
+def test_a_missing_add_on_is_named(monkeypatch):
+    monkeypatch.setattr(known_policies, "find_points", lambda _: {})
+    with pytest.raises(
+        ValueError, match=r"^lyra is a policy of the add-on dljob-lab: .*pip install"
+    ):
+        read_live_policy("lyra")
 
 
 def make_blocked() -> Snapshot:
