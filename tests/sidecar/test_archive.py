@@ -216,7 +216,7 @@ def test_a_stranger_trains_on_a_machine_that_can_only_be_read(archive, everybody
         python=python,
         program=(str(packed),),
         # The helpers have to start from inside the archive: spare interpreters and the matcher.
-        options={"preload": ["wave"], "progressLog": r"step (?P<iteration>\d+)"},
+        options={"preload": ["wave"], "progress.log": r"step (?P<iteration>\d+)"},
     )
     try:
         ready = sidecar.wait_ready()
@@ -250,7 +250,7 @@ def test_it_lives_on_when_its_file_is_replaced_by_a_newer_one(archive, tmp_path,
         *(sys.executable, str(script)),
         python=(sys.executable, "-I", "-S"),
         program=(str(packed),),
-        options={"preload": ["wave"], "progressLog": r"step (?P<iteration>\d+)"},
+        options={"preload": ["wave"], "progress.log": r"step (?P<iteration>\d+)"},
     )
     try:
         sidecar.wait_ready()

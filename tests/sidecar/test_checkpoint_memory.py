@@ -29,7 +29,7 @@ def job(tmp_path, token, memory):
     jobs = []
 
     def begin(shape, *, mebibytes=64, **said):
-        fields = {"checkpoint.memoryBytes": mebibytes << 20, "checkpoint.memoryPath": str(memory)}
+        fields = {"checkpoint.memory": f"{mebibytes}Mi", "checkpoint.memoryPath": str(memory)}
         said = {"gap": 0.05, "complete": shape, "writes": "-", "more": json.dumps(fields), **said}
         jobs.append(Job(tmp_path, token, shape, **said))
         return jobs[-1]

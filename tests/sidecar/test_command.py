@@ -106,7 +106,7 @@ def test_a_sidecar_that_leaves_leaves_behind_how_its_training_ended(start, tmp_p
     os.mkfifo(pipe)
     unanswered = {
         "iterations": 25,
-        "progressLog": r"step (?P<iteration>\d+)",
+        "progress.log": r"step (?P<iteration>\d+)",
         "checkpoint.signal": "SIGUSR1",
         "checkpoint.confirm": "file",
         "checkpoint.path": "/no",

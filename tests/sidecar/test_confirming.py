@@ -22,7 +22,7 @@ from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.file_threads import FileThread
 from dljob_sidecar.processes.saving import CheckpointRequests
 from dljob_sidecar.processes.supervising import Processes
-from dljob_wire.training import Complete, Confirmation, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete, Confirmation
 from tests.sidecar.clients import live_through
 
 LIMIT_SECONDS = 240.0
@@ -40,7 +40,7 @@ class Asking:
         self.looks: asyncio.Queue[None] = asyncio.Queue()
         """Has an entry for each look that was judged."""
         self._files = FileWatch(
-            Saving(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
+            Checkpoint(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
             Watch(
                 members=self._list_members,
                 file_thread=self._file_thread,
@@ -166,7 +166,7 @@ def test_files_that_change_after_a_stall_do_not_rest(tmp_path, monkeypatch, rest
 
     A writer that stood still as well goes on with it.
     """
-    saving = Saving(
+    saving = Checkpoint(
         confirm=Confirmation.FILE,
         complete=Complete.SETTLED,
         path=str(tmp_path),
@@ -233,9 +233,9 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
         servers = [await asyncio.start_server(hook, "127.0.0.1", 0) for _ in range(count)]
         ports = sorted(server.sockets[0].getsockname()[1] for server in servers)
         ranks = [SimpleNamespace(pid=0, local_rank=port - ports[0], ended=None) for port in ports]
-        saving = Saving(
+        saving = Checkpoint(
             http=f"{ports[0]}/save",
-            to_all=True,
+            to="all",
             confirm=Confirmation.FILE,
             complete=Complete.RENAME,
             path=str(tmp_path),
@@ -290,8 +290,8 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
     async def story() -> None:
         file_thread: Any = SlowFileThread()
         ranks = [SimpleNamespace(pid=one, local_rank=one, ended=None) for one in range(count)]
-        saving = Saving(
-            signal="SIGUSR1", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
+        saving = Checkpoint(
+            signal="SIGUSR1", to="all", confirm=Confirmation.FILE, path=str(tmp_path)
         )
         request = Request(
             saving,
@@ -323,7 +323,7 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
     monkeypatch.setattr(requests, "send", lambda *_: None)
     monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
     monkeypatch.setattr(Request, "settling_seconds", 0.0)
-    saving = Saving(
+    saving = Checkpoint(
         signal="SIGUSR1", confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(tmp_path)
     )
     told: list[Any] = []

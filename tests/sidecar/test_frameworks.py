@@ -80,7 +80,7 @@ def sidecar_of(tmp_path, token):
                 tmp_path,
                 token,
                 *make_command(name, folder),
-                options={**OPTIONS[name], **saving, "progressLog": progress, "pollSeconds": 0.5},
+                options={**OPTIONS[name], **saving, "progress.log": progress, "pollSeconds": 0.5},
                 python=(sys.executable, "-I", "-S"),
                 program=(str(archive),),
                 environment=QUIET,

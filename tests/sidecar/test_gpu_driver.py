@@ -15,7 +15,7 @@ from tests.sidecar.sidecars import TRAINER
 pytestmark = pytest.mark.processes
 
 POLL = {"pollSeconds": 0.1}
-SOON = {"graceSeconds": 0.2, "killSeconds": 0.3}
+SOON = {"checkpoint.graceSeconds": 0.2, "killSeconds": 0.3}
 
 
 def names(state: State) -> set[str]:

@@ -97,7 +97,7 @@ def test_a_job_whose_gpu_has_died_starts_on_no_neighbours_gpu(start, driver, tok
     """CUDA counts what is left, so that index 1 of the next start was GPU 2, where the neighbour trains."""
     driver.count(3)
     sidecars = {}
-    soon = {"graceSeconds": 0.2, "killSeconds": 0.3, "releaseSeconds": 0.5}
+    soon = {"checkpoint.graceSeconds": 0.2, "killSeconds": 0.3, "releaseSeconds": 0.5}
     for name, gpu in (("neighbour", "2"), ("job", told)):
         command = consume(700, token, name)
         sidecars[name] = start(name=name, options={**BY_INDEX, **soon}, command=command)

@@ -51,7 +51,7 @@ def names(state):
 @pytest.mark.processes
 def test_the_state_is_told_while_log_and_progress_cannot_be_read(begin, token, tmp_path):
     progress = tmp_path / token / "progress"
-    sidecar, _, sign = begin({"progressFile": str(progress)})
+    sidecar, _, sign = begin({"progress.file": str(progress)})
     sign.touch()
     state = sidecar.wait_for(lambda s: {"LogUnreadable", "ProgressFileUnreadable"} <= names(s))
     assert state.phase is Phase.RUNNING

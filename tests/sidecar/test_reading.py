@@ -123,7 +123,7 @@ def test_a_progress_file_that_cannot_be_read_or_understood_is_named(drive, tmp_p
 
 
 def test_a_stall_is_told(drive):
-    driver = begin(drive(stall_seconds=0.3))
+    driver = begin(drive(stall_seconds=1))
     driver.wait_for_problem("TrainingStalled")
     driver.stop_all()
     assert driver.facts()["problems"] == []

@@ -39,7 +39,7 @@ STORIES = 12
 AT_ONCE = 2
 """The number of stories that run at the same time, each in a container of its own."""
 
-HASTY = {"graceSeconds": 0.1, "checkpoint.toAll": True, "checkpoint.timeoutSeconds": 0.2}
+HASTY = {"checkpoint.graceSeconds": 0.1, "checkpoint.to": "all", "checkpoint.timeoutSeconds": 0.2}
 NEVER_SAVED = {
     **HASTY,
     "checkpoint.signal": "SIGCONT",

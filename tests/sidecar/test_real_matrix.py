@@ -40,8 +40,8 @@ SAVING_BY_ITS_END = {
 SAVING_SOON = {**SAVING, "checkpoint.timeoutSeconds": 0.1}
 SAVING_UNREADY = {**SAVING, "checkpoint.timeoutSeconds": 1}
 """For a training without a handler, which the SideCar awaits until shortly before that time."""
-PATIENT = {"graceSeconds": 600}
-HASTY = {"graceSeconds": 0.1, "killSeconds": 0.1}
+PATIENT = {"checkpoint.graceSeconds": 600}
+HASTY = {"checkpoint.graceSeconds": 0.1, "killSeconds": 0.1}
 LENIENT = (sys.executable, str(HERE / "lenient.py"))
 """Runs a SideCar that waits for spares which stand still."""
 

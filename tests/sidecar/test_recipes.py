@@ -129,7 +129,7 @@ def test_an_own_loop_that_saves_on_sigterm_ends_as_an_uninterrupted_run(tmp_path
             "checkpoint.signal": "SIGTERM",
             "checkpoint.confirm": "exit",
             "checkpoint.path": str(folder),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             "pollSeconds": 0.2,
         },
         path=(str(ROOT / "operator"),),

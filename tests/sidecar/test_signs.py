@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dljob_sidecar.checkpoints.recognizing.signs import find_unit, is_noise, recognise, resolve
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 NOISE = [
     "metrics.csv",
@@ -68,19 +68,21 @@ def test_a_framework_is_recognised_by_files_that_only_it_writes():
 
 def test_what_is_written_now_decides_before_what_was_there():
     old, new = ["checkpoint-5/trainer_state.json"], ["step_5/__0_0.distcp"]
-    assert resolve(Saving(), new, known=old + new).complete is Complete.DCP
-    assert resolve(Saving(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
-    assert resolve(Saving(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
+    assert resolve(Checkpoint(), new, known=old + new).complete is Complete.DCP
+    assert resolve(Checkpoint(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
+    assert (
+        resolve(Checkpoint(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
+    )
 
 
 def test_a_folder_that_only_resembles_a_checkpoint_of_a_framework_is_none():
     names = ["checkpoint-5/trainer_state.json", "checkpoint-best/config.json", "checkpoint-5-old/a"]
-    signs = resolve(Saving(), names, known=names)
+    signs = resolve(Checkpoint(), names, known=names)
     assert list(signs.group(dict.fromkeys(names))) == ["checkpoint-5"]
 
 
 def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
-    signs = resolve(Saving(complete=Complete.LIGHTNING), (), known=())
+    signs = resolve(Checkpoint(complete=Complete.LIGHTNING), (), known=())
     for files, missing in (
         ({"x.ckpt"}, ""),
         ({"x.ckpt/.metadata", "x.ckpt/meta.pt"}, ""),
@@ -92,7 +94,7 @@ def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
 
 
 def test_a_marker_stands_in_each_checkpoint_or_beside_them():
-    saving = Saving(files="step-*", complete=Complete.MARKER, marker="DONE")
+    saving = Checkpoint(files="step-*", complete=Complete.MARKER, marker="DONE")
     inside = resolve(saving, (), known=["step-5/model.bin"])
     assert inside.missing("step-5", ["step-5/model.bin"]) == "DONE"
     assert not inside.missing("step-5", ["step-5/model.bin", "step-5/DONE"])

@@ -177,7 +177,7 @@ def test_a_hook_over_http(drive, tmp_path, status, event):
         server.timeout = LIMIT_SECONDS
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        hook = f"{server.server_port}/save"
+        hook = f":{server.server_port}/save"
         driver = begin(drive(checkpoint={"http": hook, "confirm": "file", "path": str(tmp_path)}))
         driver.call("checkpoint")
         driver.wait_for(event)
@@ -202,7 +202,7 @@ def test_a_start_that_took_no_step_is_not_asked_for_a_checkpoint(tmp_path, token
         "checkpoint.confirm": "log",
         "checkpoint.confirmLog": "^saved",
         "checkpoint.timeoutSeconds": 600,
-        "progressLog": r"step (?P<iteration>\d+)",
+        "progress.log": r"step (?P<iteration>\d+)",
     }
     command = (sys.executable, "-c", IMPORTING, str(tmp_path / "former"))
     sidecar = SideCar(tmp_path, token, *command, options=saving)

@@ -27,7 +27,7 @@ from dljob.core.policies.papers.afs.afs_l import AfsL
 from dljob.core.policies.papers.dragon import Dragon
 from dljob.core.policies.papers.optimus import Optimus
 from dljob.core.policies.papers.tiresias import Tiresias
-from dljob.core.problems import nearest
+from dljob_wire.problems import nearest
 
 Known = Mapping[str, Callable[..., Policy]]
 """Policies by their names."""

@@ -16,7 +16,6 @@ from dljob.control.situation.status_documents import Json
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobschema import KIND
 from dljob.core.model import Job
-from dljob.core.problems import MAX_PROBLEMS, Problem
 from dljob.local import environments
 from dljob.local.api import showing
 from dljob.local.api.refusals import Complaint, RefusedError
@@ -25,6 +24,7 @@ from dljob.local.containers.trying import Trials
 from dljob.local.environments import Origin
 from dljob.local.files.file_threads import AllBusyError, FileThreads
 from dljob.local.pods import trainers
+from dljob_wire.problems import MAX_PROBLEMS, Problem
 
 MOST_JOBS = 10_000
 """In one request."""

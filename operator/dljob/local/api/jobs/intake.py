@@ -18,7 +18,6 @@ from dljob.control.situation.quarantine import find_held
 from dljob.control.situation.status import Status
 from dljob.control.situation.status_documents import Json
 from dljob.core.model import Job, JobId
-from dljob.core.problems import Problem
 from dljob.local.api import submissions
 from dljob.local.api.access import Access
 from dljob.local.api.refusals import Complaint, RefusedError
@@ -28,6 +27,7 @@ from dljob.local.environments import Origin, Submitter
 from dljob.local.files.file_threads import AllBusyError, FileThreads
 from dljob.local.pods import trainers
 from dljob.local.server_parts import ServerParts
+from dljob_wire.problems import Problem
 
 FILES_S = 2.0
 """How long to wait for the file system of checkpoints."""
