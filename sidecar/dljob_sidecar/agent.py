@@ -314,7 +314,7 @@ def limits_of(training: Training) -> Limits:
         leader_saves=not training.checkpoint.to_all,
         tries=training.checkpoint.goes_on,
         checkpoint_seconds=training.checkpoint.timeout_seconds,
-        grace_seconds=training.grace_seconds,
+        grace_seconds=training.checkpoint.grace_seconds,
         kill_seconds=training.kill_seconds,
     )
 

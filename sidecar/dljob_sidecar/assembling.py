@@ -33,8 +33,9 @@ from dljob_sidecar.settings import Settings
 from dljob_sidecar.warm import offering
 from dljob_sidecar.warm.budgets import Budget, read_free_bytes
 from dljob_sidecar.warm.warming import SparePool
+from dljob_wire.checkpoints import Confirmation
 from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Warmth
-from dljob_wire.training import Confirmation, Split, Training, is_at_end
+from dljob_wire.training import Split, Training, is_at_end
 
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
@@ -92,7 +93,7 @@ class Assembly:
             reaper=self._reaper,
             on_match=self._take_match,
             on_problem=complain,
-            progress=training.progress_log,
+            progress=training.progress.log,
             confirm=training.checkpoint.confirm_log
             if training.checkpoint.confirm is Confirmation.LOG
             else "",
@@ -107,8 +108,8 @@ class Assembly:
             on_problem=complain,
             on_relief=self._observer.reported.solve,
         )
-        if training.progress_file:
-            self._follow_progress(training.progress_file)
+        if training.progress.file:
+            self._follow_progress(training.progress.file)
         self._spare_pool = self._build_spare_pool(training, environment, on_change=changed)
         self.supervisor = self._build_supervisor(
             training, report=report, environment=environment, mark=mark
@@ -139,7 +140,7 @@ class Assembly:
     def _build_supervisor(
         self, training: Training, *, report: Report, environment: Mapping[str, str], mark: str
     ) -> Processes:
-        has_progress = bool(training.progress_log or training.progress_file)
+        has_progress = bool(training.progress.log or training.progress.file)
         return Processes(
             training,
             environment=environment,

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from dljob.core.documents import jobfile
 from dljob.core.placement.amounts import LARGEST, NoAmount, read_amount, requests_of
-from dljob.core.problems import WrongDocument
 from dljob.kube.documents import parse as parse_foreign
 from dljob.local.api import labels
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import traces, yamlfiles
+from dljob_wire.problems import WrongDocument
 
 ROOT = Path(__file__).parents[2]
 LONGEST_LINE = 4_000

@@ -7,7 +7,7 @@ from dljob.control.judging.judging import judge
 from dljob.control.situation.ports import PodPhase
 from dljob.control.situation.status import StartNumber, Status, Trust
 from dljob.core.model import JobId, NodeName, Phase, Training
-from dljob.core.model.jobs import Progress as Source
+from dljob.core.model import Progress as Source
 from dljob_sidecar.behaviour.events import (
     CheckpointDone,
     CheckpointFailed,

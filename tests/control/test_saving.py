@@ -13,12 +13,13 @@ from dljob.control.situation.status import ConditionType, Status, Trust
 from dljob.core.model import Checkpoint, Mechanism, Phase, Training
 from dljob.core.profiles import Costs
 from dljob_sidecar.behaviour.events import Gone, RankEnded, Started
+from dljob_wire.checkpoints import Confirmation
 from dljob_wire.messages import Change, Problem, Progress, Saving
 from tests.builders import make_job
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, released, run, running, stop
 
 NONE = Checkpoint()
-ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
+ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm=Confirmation.FILE)
 BY_ITSELF = Checkpoint(path="/c")
 TRUSTED = Checkpoint(trusted=True)
 

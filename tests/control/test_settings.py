@@ -55,12 +55,15 @@ def test_mechanism_is_read_as_its_value():
     [
         ({"polcy": "fifo"}, "polcy: there is no such setting; did you mean policy?"),
         ({"pace": 3}, "pace: there is no such setting; dljob config show lists all"),
-        ({"seed": "many"}, "seed (f): is not a whole number, 0 or more; correct it, or leave"),
-        ({"seed": True}, "seed (f): is not a whole number, 0 or more; correct it"),
-        ({"seed": -1}, "seed (f): is not a whole number, 0 or more; correct it"),
-        ({"pace": {"lookSeconds": -1}}, "pace.lookSeconds (f): is not a number, 0 or more;"),
-        ({"pace": {"lookSeconds": float("inf")}}, "pace.lookSeconds (f): is not a number, 0"),
-        ({"mechanism": "magic"}, "mechanism (f): is not one of in-place, recreate; correct"),
+        ({"seed": "many"}, "seed (f): is not a whole number of at least 0; correct it"),
+        ({"seed": True}, "seed (f): is not a whole number of at least 0; correct it"),
+        ({"seed": -1}, "seed (f): is not a whole number of at least 0; correct it"),
+        ({"pace": {"lookSeconds": -1}}, "pace.lookSeconds (f): is not a number of at least 0;"),
+        (
+            {"pace": {"lookSeconds": float("inf")}},
+            "pace.lookSeconds (f): is not a number of at least 0",
+        ),
+        ({"mechanism": "magic"}, "mechanism (f): is not in-place or recreate; correct"),
         ({"store": 5}, "store (f): is not a text; correct it, or leave it out"),
         ("policy", "is not a mapping; write it as name: value"),
         (
@@ -120,7 +123,7 @@ def test_platform_adds_settings(given, read):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"watched": 3}, "is not a list of strings"),
+        ({"watched": 3}, "is not a list, of each a text"),
         ({"virtual": "perhaps"}, "is not true or false"),
     ],
 )
@@ -152,9 +155,9 @@ def test_limits_are_given_by_namespace(given):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"team-a": "many"}, "is not a mapping of names to whole numbers"),
-        ({"team-a": True}, "is not a mapping of names to whole numbers"),
-        ("8", "is not a mapping of names to whole numbers"),
+        ({"team-a": "many"}, "is not a mapping of names to a whole number"),
+        ({"team-a": True}, "is not a mapping of names to a whole number"),
+        ("8", "is not a mapping of names to a whole number"),
         ({"Team A": 8}, "'Team A' is no name of a namespace; name one, or write *"),
         ({"team-a": -1}, "team-a cannot have -1 GPUs; write 0 or more"),
     ],

@@ -546,7 +546,7 @@ async def test_forgotten_sidecar_leaks_nothing(tmp_path):
 
 GARBAGE = {
     "no HTTP": (b"hello\r\n\r\n", "no answer from"),
-    "no state": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "incarnation: is missing"),
+    "no state": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "incarnation: it is missing"),
     "too much": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + 5_000_000 * b" ",
         "is longer than",

@@ -14,12 +14,13 @@ from dljob.control.situation.status import ConditionType, Trust
 from dljob.core.model import Checkpoint, JobId, NodeName, Phase, Training
 from dljob.core.profiles import Costs
 from dljob_sidecar.behaviour.events import Gone, RankEnded, Started
+from dljob_wire.checkpoints import Confirmation
 from dljob_wire.messages import Problem, Progress, Saving, Trial
 from tests.control.scenes import NOW, after, cast, make_scene, run, running, stop
 
-ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
+ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm=Confirmation.FILE)
 BY_ALL = replace(ASKED, to="all")
-BY_ITS_END = Checkpoint(signal="SIGUSR1", confirm="exit")
+BY_ITS_END = Checkpoint(signal="SIGUSR1", confirm=Confirmation.EXIT)
 STEPPED = Progress(iteration=340, begun=True)
 A0, A1 = PodKey(JobId("a"), NodeName("n0")), PodKey(JobId("a"), NodeName("n1"))
 CONFIRMED = Trial(1, Saving.CONFIRMED, iteration=330, seconds=2.0)

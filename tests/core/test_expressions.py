@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.core.documents.expressions import LONGEST, WrongExpression, find_groups
 from dljob.core.documents.jobfile import JobFileError, parse
+from dljob.core.forms import WrongExpression, find_groups
+from dljob_wire.checkpoints import LONGEST_EXPRESSION
 
 SLOW = (
     r"(?i)(?P<iteration>\d+)" + "[!-\U0010ffff]" * 100,
@@ -62,9 +63,11 @@ def test_nesting_of_groups_is_limited(depth: int):
             find_groups(text)
 
 
-@pytest.mark.parametrize("text", ["a" * (LONGEST + 1), "(" * 1_000_000, "[" * 100_000])
+@pytest.mark.parametrize("text", ["a" * (LONGEST_EXPRESSION + 1), "(" * 1_000_000, "[" * 100_000])
 def test_long_expression_is_refused(text: str):
-    with pytest.raises(JobFileError, match=f"has {len(text)} characters, more than {LONGEST}"):
+    with pytest.raises(
+        JobFileError, match=f"has {len(text)} characters, more than {LONGEST_EXPRESSION}"
+    ):
         parse(document(text))
 
 

@@ -22,6 +22,7 @@ from dljob.core.model import (
     Training,
 )
 from dljob.core.profiles import JobType
+from dljob_wire.checkpoints import Confirmation
 
 GOOD = Path(__file__).parent / "data" / "good_jobs"
 
@@ -79,7 +80,7 @@ def test_every_field_is_parsed():
         checkpoint=Checkpoint(
             signal="SIGUSR1",
             to="all",
-            confirm="log",
+            confirm=Confirmation.LOG,
             confirm_log="checkpoint written",
             path="/ckpt",
             shared=True,

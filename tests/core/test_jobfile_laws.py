@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.core.documents import jobfile
-from dljob.core.documents.jobforms import SIGNALS
-from dljob.core.documents.jobschema import SIMULATED
+from dljob_wire.checkpoints import SIGNALS
 from tests.core.examples import few_examples
 
 GOOD = sorted((Path(__file__).parent / "data" / "good_jobs").glob("*.yaml"))
@@ -187,14 +186,6 @@ def test_rendered_job_parses_to_the_same_job(document: dict[str, Any]):
     assert again == job
     assert jobfile.render(again) == rendered
     assert jobfile.change_problems(job, again) == []
-
-
-@few_examples(25)
-@given(DOCUMENTS)
-def test_completing_defaults_is_idempotent(document: dict[str, Any]):
-    once = SIMULATED.completed(document)
-    assert SIMULATED.completed(once) == once
-    assert SIMULATED.completed(SIMULATED.without_defaults(once)) == once
 
 
 def test_example_survives_a_round_trip():

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dljob.core.documents import jobschema
-from dljob.core.documents.language.records import Many, Record, Rule
-from dljob.core.documents.language.schemas import Node, Text
+from dljob_wire.kinds import Kind, Many, Record, Rule, Text
 
 SCHEMA = jobschema.openapi()
 
@@ -20,7 +19,7 @@ def iter_schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, 
             yield from iter_schemas(schema[part], f"{path}[{part}]")
 
 
-def iter_nodes(node: Node) -> Iterator[Node]:
+def iter_nodes(node: Kind) -> Iterator[Kind]:
     yield node
     if isinstance(node, Many):
         yield from iter_nodes(node.items)
@@ -107,7 +106,7 @@ def test_rule_blames_an_existing_field():
 def test_defaults_are_valid():
     for node in iter_nodes(jobschema.RUNNABLE):
         if node.default is not None:
-            assert list(node.problems(node.completed(node.default), "it")) == []
+            assert node.collect(node.default)[1] == []
 
 
 def test_template_keeps_unknown_fields():

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from dljob.core.documents import jobfile
-from dljob.core.documents.rules import checkpointrules, jobrules, podrules
+from dljob.core.documents.rules import jobrules, podrules
+from dljob_wire.checkpoints import CHECKPOINT_RULES
 
 WRONG_JOBS = sorted((Path(__file__).parent / "data" / "wrong_jobs").glob("*.yaml"))
 
@@ -21,7 +22,7 @@ RULES = (
     *jobrules.GPU_RULES,
     *jobrules.TRAINING_RULES,
     *jobrules.PROGRESS_RULES,
-    *checkpointrules.CHECKPOINT_RULES,
+    *CHECKPOINT_RULES,
     *jobrules.BATCH_RULES,
     *jobrules.SPEC_RULES,
     *podrules.CONTAINER_RULES,

@@ -85,13 +85,19 @@ def test_unknown_fields_are_ignored():
         ([], "it, line 1: this is not a record of DLJob"),
         (["job_id,submit_time_s\n"], "it, line 1: this is not a record of DLJob"),
         (['{"format":"dljob.io/record","version":2}\n'], "version 2, and this dljob reads none"),
-        (['{"format":"dljob.io/record","version":1,"source":"moon"}\n'], "line 1: source: is not"),
+        (
+            ['{"format":"dljob.io/record","version":1,"source":"moon"}\n'],
+            'line 1: source: "moon" is not',
+        ),
         (["HEADER", '{"kind":"gpu","at":1'], "it, line 2: the line has no end"),
         (["HEADER", "{broken}\n"], "it, line 2: the message: is not JSON"),
-        (["HEADER", '{"kind":"moon","at":1}\n'], "it, line 2: kind: is not one of the known words"),
+        (
+            ["HEADER", '{"kind":"moon","at":1}\n'],
+            'it, line 2: kind: "moon" is not one of the words',
+        ),
         (["HEADER", '{"kind":"gpu","at":NaN,"node":"n","gpu":0}\n'], "it, line 2"),
         (["HEADER", '{"kind":"gpu","at":-1,"node":"n","gpu":0}\n'], "it, line 2: at: "),
-        (["HEADER", '{"kind":"ended","at":1,"job":"a"}\n'], "line 2: outcome: is missing"),
+        (["HEADER", '{"kind":"ended","at":1,"job":"a"}\n'], "line 2: outcome: it is missing"),
         (
             ["HEADER", '{"kind":"given","at":1,"job":"a","placement":{"gpus":2,"nodes":[]}}\n'],
             "line 2: placement: is not the number of GPUs under nodes",

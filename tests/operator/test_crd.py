@@ -9,12 +9,11 @@ import yaml
 from dljob.control.situation.status import Status
 from dljob.control.situation.status_documents import read_status, write_status
 from dljob.control.situation.status_schema import LONGEST_MESSAGE, STATUS
-from dljob.core.documents.language.records import Many, Record
-from dljob.core.documents.language.schemas import Node
 from dljob.core.model import Phase
 from dljob.core.predicting.predictor import Span
 from dljob.operator.jobs import crd, entries
 from dljob.operator.jobs.columns import COLUMNS, with_columns
+from dljob_wire.kinds import Kind, Many, Record
 from tests.core.test_jobfile_schema import BOUNDS, iter_schemas
 from tests.operator.manifests import make_manifest, path_of
 from tests.servers.api import Api, Json, Refused
@@ -54,7 +53,7 @@ def test_status_fields_are_typed_bounded_and_described():
         assert "x-kubernetes-preserve-unknown-fields" not in schema, path
 
 
-def names_in(node: Node, path: str = "") -> set[str]:
+def names_in(node: Kind, path: str = "") -> set[str]:
     if isinstance(node, Many):
         return names_in(node.items, path)
     if not isinstance(node, Record):
@@ -78,7 +77,7 @@ def test_schema_has_exactly_the_written_fields():
     full = with_columns(write_status(make_full_status(), remaining=Span(4321.0, 4000.0, 5000.0)))
     document = {**FULL, "progress": full["progress"]}
     assert names_of(document) == names_in(STATUS)
-    assert list(STATUS.problems(document, "status")) == []
+    assert STATUS.collect(document)[1] == []
 
 
 def test_shown_fields_are_ignored_when_read():

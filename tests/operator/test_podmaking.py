@@ -10,11 +10,11 @@ import yaml
 from dljob.control.situation.status import Booking
 from dljob.core.documents import jobfile
 from dljob.core.model import NodeName, Role
-from dljob.core.problems import WrongDocument
 from dljob.kube import names
 from dljob.operator.podspecs import building
 from dljob.operator.podspecs.building import make_trainer
 from dljob.operator.podspecs.podsettings import GpuAccess, PodSettings
+from dljob_wire.problems import WrongDocument
 from dljob_wire.training import read_training
 
 JOB = """
@@ -138,7 +138,7 @@ def test_checkpoint_memory_is_a_volume():
 
 
 def test_pattern_is_escaped_for_kubernetes():
-    assert training_of(trainer(made())["command"]).progress_log.endswith("$$(x)")
+    assert training_of(trainer(made())["command"]).progress.log.endswith("$$(x)")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dljob.core.documents import jobfile, jobschema
-from dljob.core.documents.language.schemas import Text
+from dljob_wire.kinds import Text
 from tests.core.test_jobfile_schema import RULES, iter_nodes
 from tests.operator.manifests import (
     EXAMPLES,
@@ -108,7 +108,7 @@ FORMS = {
 
 def test_each_rule_is_broken_by_a_wrong_job():
     complaints = {f"{rule.message}; {rule.remedy}" for rule in RULES}
-    complaints |= {f"{form.complaint}; {form.remedy('')}" for form in FORMS}
+    complaints |= {f"{form.complaint}; {form.mend('')}" for form in FORMS}
     untried = [each for each in complaints if not any(line.endswith(f" {each}") for line in TOLD)]
     assert untried == []
 

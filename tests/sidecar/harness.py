@@ -32,6 +32,7 @@ from dljob_wire.messages import Peer, Run
 from dljob_wire.training import read_training
 
 LIMIT_SECONDS = 240.0
+PARTS = {"progressLog": "log", "progressFile": "file", "stallSeconds": "stallSeconds"}
 
 
 def build_settings(document: dict[str, Any]) -> Settings:
@@ -39,6 +40,7 @@ def build_settings(document: dict[str, Any]) -> Settings:
     slow_down(document.pop("look_seconds", 0.0))
     fields = _in_camel({"poll_seconds": 0.2, "expects_gpus": False, **document})
     fields["checkpoint"] = _in_camel(fields.get("checkpoint", {}))
+    fields["progress"] = {part: fields.pop(name) for name, part in PARTS.items() if name in fields}
     return Settings(replace(read_training(json.dumps(fields)), command=command))
 
 

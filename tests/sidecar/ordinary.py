@@ -77,8 +77,7 @@ def begin(
     own = folder / token
     own.mkdir()
     training = replace(describe_training(with_folder(job, str(own))), poll_seconds=0.2)
-    options = json.loads(write_training(replace(training, grace_seconds=1.0)))
-    options["graceSeconds"] = 10
+    options = json.loads(write_training(training))
     if job.progress.http:
         options["progressSocket"] = str(folder / "progress")
     if not warm:

@@ -65,7 +65,7 @@ class Job:
             "checkpoint.path": str(said.get("watched", self.path)),
             "checkpoint.complete": str(said.get("complete", COMPLETE.get(shape, "auto"))),
             "checkpoint.timeoutSeconds": float(said.get("seconds", "60")),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             **({"checkpoint.files": str(PATTERNS[shape])} if shape in PATTERNS else {}),
             **json.loads(said.get("more", "{}")),
         }

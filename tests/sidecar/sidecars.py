@@ -56,7 +56,7 @@ class SideCar:
         modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
         given = {**os.environ, **environment, "PYTHONPATH": modules}
         start = [*python, *program, "run", "--socket", str(self.socket)]
-        training = {"graceSeconds": 1, "expectsGpus": expects_gpus, **options}
+        training = {"checkpoint.graceSeconds": 1, "expectsGpus": expects_gpus, **options}
         start += ["--training", write_fields(training), "--", *command]
         self.log = (folder / "log").open("a+b")
         self.process = subprocess.Popen(

@@ -13,9 +13,10 @@ from dljob_sidecar.processes.supervising import Hooks, Processes
 from dljob_sidecar.serving.admitting import Admitted
 from dljob_sidecar.serving.metrics import write
 from dljob_wire import codec
+from dljob_wire.checkpoints import Checkpoint
 from dljob_wire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
 from dljob_wire.messages import Saving as Saved
-from dljob_wire.training import Saving, Training
+from dljob_wire.training import Training
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.fakes import Container, FakeFacts, FakeSupervisor
 from tests.sidecar.targets import INCARNATION, run, stop
@@ -212,8 +213,10 @@ async def test_cost_of_a_change_is_measured():
 
 
 def test_limits_follow_the_checkpoint_settings():
-    training = Training(command=("true",), checkpoint=Saving(signal="SIGUSR1", timeout_seconds=7))
+    training = Training(
+        command=("true",), checkpoint=Checkpoint(signal="SIGUSR1", timeout_seconds=7)
+    )
     assert limits_of(training) == Limits(saves=True, leader_saves=True, checkpoint_seconds=7)
-    saving = Saving(signal="SIGUSR1", to_all=True)
+    saving = Checkpoint(signal="SIGUSR1", to="all")
     assert limits_of(Training(command=("true",), checkpoint=saving)) == Limits(saves=True)
     assert not limits_of(Training(command=("true",))).saves

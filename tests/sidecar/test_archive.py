@@ -194,7 +194,7 @@ def test_unknown_user_trains_on_a_read_only_machine(archive, public_folder, vers
         python=python,
         program=(str(packed),),
         # The helpers have to start from inside the archive: spare interpreters and the matcher.
-        options={"preload": ["wave"], "progressLog": r"step (?P<iteration>\d+)"},
+        options={"preload": ["wave"], "progress.log": r"step (?P<iteration>\d+)"},
     ) as sidecar:
         ready = sidecar.state()
         assert (ready.phase, ready.released) == (Phase.READY, True)
@@ -221,7 +221,7 @@ def test_archive_may_be_replaced_while_it_runs(start, archive, tmp_path, token):
         command=(sys.executable, str(script), token),
         python=(sys.executable, "-I", "-S"),
         program=(str(packed),),
-        options={"preload": ["wave"], "progressLog": r"step (?P<iteration>\d+)"},
+        options={"preload": ["wave"], "progress.log": r"step (?P<iteration>\d+)"},
     )
     sidecar.wait_for(lambda s: s.warmth.ready == 1)
     newer = tmp_path / "newer"

@@ -94,7 +94,7 @@ for step in range(100_000):
     print("step", step, flush=True)
     time.sleep(0.01)
 """
-READ_STEPS = {**POLL, "progressLog": r"step (?P<iteration>\d+)"}
+READ_STEPS = {**POLL, "progress.log": r"step (?P<iteration>\d+)"}
 
 
 def test_full_disk_under_own_output_does_not_stop_training(start, tmp_path, token):
@@ -144,7 +144,7 @@ def read_peak_kib(pid: int) -> int:
 def test_output_flood_uses_bounded_memory(start, tmp_path, token):
     enough, done, sink = tmp_path / "enough", tmp_path / "done", tmp_path / "sink"
     command = (sys.executable, "-S", "-c", FLOOD, str(enough), str(done), token)
-    options = {"progressLog": r"step (?P<iteration>\d+)", "logFile": str(sink)}
+    options = {"progress.log": r"step (?P<iteration>\d+)", "logFile": str(sink)}
     sidecar = start(command=command, options=options)
     [agent] = read_children(sidecar.process.pid)
     before = {pid: read_peak_kib(pid) for pid in [agent, *read_children(agent)]}

@@ -26,7 +26,7 @@ def memory(token):
 @pytest.fixture
 def job(make_job, memory):
     def begin(shape, *, mebibytes=64, **options):
-        fields = {"checkpoint.memoryBytes": mebibytes << 20, "checkpoint.memoryPath": str(memory)}
+        fields = {"checkpoint.memory": f"{mebibytes}Mi", "checkpoint.memoryPath": str(memory)}
         given = {"gap": 0.05, "complete": shape, "writes": "-", "more": json.dumps(fields)}
         return make_job(shape, **given, **options)
 

@@ -79,7 +79,7 @@ def test_leaving_sidecar_writes_the_end_of_its_training(start, tmp_path):
     os.mkfifo(pipe)
     unanswered = {
         "iterations": 25,
-        "progressLog": r"step (?P<iteration>\d+)",
+        "progress.log": r"step (?P<iteration>\d+)",
         "checkpoint.signal": "SIGUSR1",
         "checkpoint.confirm": "file",
         "checkpoint.path": "/no",

@@ -22,7 +22,7 @@ from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.file_threads import FileThread
 from dljob_sidecar.processes.saving import CheckpointRequests
 from dljob_sidecar.processes.supervising import Processes
-from dljob_wire.training import Complete, Confirmation, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete, Confirmation
 from tests.sidecar.clients import live_through
 
 LIMIT_SECONDS = 240.0
@@ -40,7 +40,7 @@ class Asking:
         self.looks: asyncio.Queue[None] = asyncio.Queue()
         """An entry for each judged look."""
         self._files = FileWatch(
-            Saving(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
+            Checkpoint(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
             Watch(
                 members=self._list_members,
                 file_thread=self._file_thread,
@@ -160,7 +160,7 @@ class LateFileThread:
 @pytest.mark.parametrize("rest_seconds", [0.1, 2 * LONGEST_DELAY_SECONDS])
 def test_files_that_change_after_a_stall_are_not_settled(tmp_path, monkeypatch, rest_seconds):
     """The SideCar stalls during a look or between two looks, and a writer stalls with it."""
-    saving = Saving(
+    saving = Checkpoint(
         confirm=Confirmation.FILE,
         complete=Complete.SETTLED,
         path=str(tmp_path),
@@ -224,9 +224,9 @@ def test_hooks_of_all_ranks_are_called_at_once(tmp_path):
         servers = [await asyncio.start_server(hook, "127.0.0.1", 0) for _ in range(count)]
         ports = sorted(server.sockets[0].getsockname()[1] for server in servers)
         ranks = [SimpleNamespace(pid=0, local_rank=port - ports[0], ended=None) for port in ports]
-        saving = Saving(
+        saving = Checkpoint(
             http=f"{ports[0]}/save",
-            to_all=True,
+            to="all",
             confirm=Confirmation.FILE,
             complete=Complete.RENAME,
             path=str(tmp_path),
@@ -281,8 +281,8 @@ def test_rank_that_ended_is_not_signalled(monkeypatch, tmp_path, count):
     async def story() -> None:
         file_thread: Any = SlowFileThread()
         ranks = [SimpleNamespace(pid=one, local_rank=one, ended=None) for one in range(count)]
-        saving = Saving(
-            signal="SIGUSR1", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
+        saving = Checkpoint(
+            signal="SIGUSR1", to="all", confirm=Confirmation.FILE, path=str(tmp_path)
         )
         request = Request(
             saving,
@@ -314,7 +314,7 @@ def test_kill_does_not_abandon_a_copy_to_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(requests, "send", lambda *_: None)
     monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
     monkeypatch.setattr(Request, "settling_seconds", 0.0)
-    saving = Saving(
+    saving = Checkpoint(
         signal="SIGUSR1", confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(tmp_path)
     )
     reported: list[Any] = []

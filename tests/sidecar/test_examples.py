@@ -94,7 +94,7 @@ class Disturbed:
             "checkpoint.confirm": "file",
             "checkpoint.complete": "rename",
             "checkpoint.path": str(folder),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             "logFile": str(self.log),
         }
         self.start = lambda: start(command=command, options=options)

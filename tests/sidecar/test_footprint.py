@@ -12,7 +12,7 @@ from _sidecars import SideCar, count_held, measure_memory, read_processor_second
 
 pytestmark = pytest.mark.processes
 
-EXPRESSION = {"progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
+EXPRESSION = {"progress.log": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
 MEMORY_MB = 90
 READY_SECONDS = 3.0
 POLL_SECONDS, LINE_SECONDS = 0.02, 0.0005

@@ -64,7 +64,7 @@ def sidecar_of(start, tmp_path, token):
     folder = tmp_path / token
     saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(folder)}
     progress = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
-    options = {"progressLog": progress, "pollSeconds": 0.5, "checkpoint": saving}
+    options = {"progress.log": progress, "pollSeconds": 0.5, "checkpoint": saving}
     return lambda name: start(
         command=make_command(name, folder),
         options={**OPTIONS[name], **options},

@@ -11,7 +11,7 @@ from tests.sidecar.sidecars import TRAINER, problem_names
 pytestmark = pytest.mark.processes
 
 POLL = {"pollSeconds": 0.1}
-SOON = {"graceSeconds": 0.2, "killSeconds": 0.3}
+SOON = {"checkpoint.graceSeconds": 0.2, "killSeconds": 0.3}
 
 
 def test_unknown_gpus_fail_the_start(start, driver):

@@ -80,7 +80,7 @@ def test_job_with_dead_gpu_does_not_start_on_another(start, driver, token, named
     """CUDA renumbers the rest, so that index 1 would be GPU 2, where the neighbour trains."""
     driver.count(3)
     sidecars = {}
-    soon = {"graceSeconds": 0.2, "killSeconds": 0.3, "releaseSeconds": 0.5}
+    soon = {"checkpoint.graceSeconds": 0.2, "killSeconds": 0.3, "releaseSeconds": 0.5}
     for name, gpu in (("neighbour", "2"), ("job", named)):
         command = consume(700, token, name)
         sidecars[name] = start(name=name, options={**BY_INDEX, **soon}, command=command)

@@ -46,7 +46,7 @@ def begin(start, tmp_path, token):
 @pytest.mark.processes
 def test_state_answers_while_files_hang(begin, token, tmp_path):
     progress = tmp_path / token / "progress"
-    sidecar, _, sign = begin({"progressFile": str(progress)})
+    sidecar, _, sign = begin({"progress.file": str(progress)})
     sign.touch()
     state = sidecar.wait_for(
         lambda s: {"LogUnreadable", "ProgressFileUnreadable"} <= problem_names(s)

@@ -15,7 +15,7 @@ from dljob_sidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _rep
 from dljob_sidecar.checkpoints.memory.cache import MemoryCache
 from dljob_sidecar.checkpoints.memory.writing_out import Writer
 from dljob_sidecar.observing.file_threads import FileThread
-from dljob_wire.training import MARKER, Complete, Saving
+from dljob_wire.checkpoints import MARKER, Checkpoint, Complete
 from tests.sidecar.clients import live_through
 
 LIMIT_S = 240.0
@@ -28,12 +28,12 @@ class Place:
     def __init__(self, folder):
         self.disk, self.here = folder / "disk", folder / "memory"
         self.disk.mkdir()
-        self.saving = Saving(
+        self.saving = Checkpoint(
             path=str(self.disk),
             files="step-*",
             complete=Complete.MARKER,
             timeout_seconds=LIMIT_S,
-            memory_bytes=1 << 30,
+            memory_mebibytes=1 << 10,
             memory_path=str(self.here),
         )
         self.memory = MemoryCache(self.saving, lambda: -1)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from dljob_sidecar.options import UsageError, environment_of_training, read
-from dljob_wire.kinds import kinds_of
+from dljob_wire.checkpoints import Checkpoint, Confirmation
 from dljob_wire.training import (
-    Confirmation,
+    TRAINING,
     Framework,
     GpuIds,
-    Saving,
+    Progress,
     Split,
     Training,
     read_training,
@@ -35,10 +35,16 @@ def test_all_settings_survive_the_command_line():
         Framework.PYTORCH,
         Split.PER_GPU,
         GpuIds.UUID,
-        Saving("SIGUSR1", to_all=True, confirm=Confirmation.FILE, path="/ckpt", settle_seconds=0.5),
-        grace_seconds=3.5,
+        Checkpoint(
+            "SIGUSR1",
+            to="all",
+            grace_seconds=3.5,
+            confirm=Confirmation.FILE,
+            path="/ckpt",
+            settle_seconds=0.5,
+        ),
         preload=("torch", "torchvision"),
-        progress_log="loss=(?P<loss>\\S+)\tµ \udce4",
+        progress=Progress("loss=(?P<loss>\\S+)\tµ \udce4"),
         expects_gpus=False,
     )
     assert replace(read_training(write_training(training)), command=training.command) == training
@@ -52,10 +58,13 @@ def test_all_settings_survive_the_command_line():
 
 
 def test_command_line_overrides_the_environment():
-    environment = {"DLJOB_SIDECAR_TRAINING": '{"graceSeconds": 1}', "DLJOB_SIDECAR_HEALTH": ":80"}
-    assert settings_of(environment).training.grace_seconds == 1
+    environment = {
+        "DLJOB_SIDECAR_TRAINING": '{"checkpoint": {"graceSeconds": 1}}',
+        "DLJOB_SIDECAR_HEALTH": ":80",
+    }
+    assert settings_of(environment).training.checkpoint.grace_seconds == 1
     settings = settings_of(environment, killSeconds=3)
-    assert (settings.training.grace_seconds, settings.training.kill_seconds) == (10, 3)
+    assert (settings.training.checkpoint.grace_seconds, settings.training.kill_seconds) == (10, 3)
     assert settings.serving.health_port == 80
 
 
@@ -96,19 +105,21 @@ WRONG: list[tuple[list[str], str]] = [
     (["run", *LOCAL, "--health", "80", "--", "true"], "80 is not an address with"),
 ]
 WRONG_FIELDS: list[tuple[dict[str, object], str]] = [
-    ({"speed": 1}, "speed: is unknown"),
-    ({"checkpoint": {"speed": 1}}, "checkpoint.speed: is unknown"),
-    ({"checkpoint": []}, "checkpoint: must be an object"),
-    ({"graceSeconds": -1}, "graceSeconds: is out of bounds"),
-    ({"pollSeconds": 0}, "pollSeconds: is out of bounds"),
-    ({"checkpoint": {"signal": "USR1"}}, "checkpoint.signal: has the wrong form"),
-    ({"checkpoint": {"signal": "SIGUSR9"}}, "SIGUSR9 is not the name of a signal"),
-    ({"checkpoint": {"http": "save"}}, "checkpoint.http: has the wrong form"),
-    ({"checkpoint": {"files": "../x"}}, "checkpoint.files: has the wrong form"),
-    ({"checkpoint": {"command": "save.sh"}}, "checkpoint.command: must be a list"),
-    ({"checkpoint": {"signal": "SIGUSR1", "http": "1/x"}}, "only one way to ask for a checkpoint"),
-    ({"checkpoint": {"signal": "SIGUSR1", "confirm": "file"}}, "needs checkpoint.path"),
-    ({"checkpoint": {"memoryBytes": 1}}, "only possible together"),
+    ({"speed": 1}, "speed: there is no such field"),
+    ({"checkpoint": {"speed": 1}}, "checkpoint.speed: there is no such field"),
+    ({"checkpoint": []}, "checkpoint: it is a list, not a mapping"),
+    ({"checkpoint": {"graceSeconds": -1}}, "checkpoint.graceSeconds: -1 is negative"),
+    ({"pollSeconds": 0}, "pollSeconds: 0 is less than 0.1"),
+    ({"checkpoint": {"signal": "USR1"}}, 'checkpoint.signal: "USR1" is not a signal'),
+    ({"checkpoint": {"signal": "SIGUSR9"}}, '"SIGUSR9" is not a signal'),
+    ({"checkpoint": {"http": "save"}}, 'checkpoint.http: "save" is not a path of HTTP'),
+    ({"checkpoint": {"files": "../x"}}, 'checkpoint.files: "../x" is not a pattern'),
+    (
+        {"checkpoint": {"command": "save.sh"}},
+        'checkpoint.command: "save.sh" is a string, not a list',
+    ),
+    ({"checkpoint": {"signal": "SIGUSR1", "http": ":1/x"}}, "in more than one way"),
+    ({"checkpoint": {"signal": "SIGUSR1", "confirm": "file"}}, "path does not say where"),
 ]
 
 
@@ -133,6 +144,6 @@ def test_help_and_docs_list_every_option(capsys):
         *("--health", "--left"),
     }
     page = (ROOT / "docs" / "sidecar.md").read_text(encoding="utf-8")
-    fields = {name for name in kinds_of(Training) if name != "checkpoint"}
-    fields |= {f"checkpoint.{name}" for name in kinds_of(Saving)}
-    assert set(re.findall(r"^\| `([\w.]+)` \| `[^|]*` \| ", page, re.MULTILINE)) == fields
+    assert set(re.findall(r"^\| `([\w.]+)` \| `[^|]*` \| ", page, re.MULTILINE)) == {
+        *TRAINING.fields
+    }

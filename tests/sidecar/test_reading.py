@@ -117,7 +117,7 @@ def test_unreadable_progress_file_is_reported(drive, tmp_path, kind):
 
 
 def test_stall_is_reported(drive):
-    driver = drive(stall_seconds=0.3).begin()
+    driver = drive(stall_seconds=1).begin()
     driver.wait_for_problem("TrainingStalled")
     driver.stop_all()
     assert driver.facts()["problems"] == []

@@ -38,7 +38,7 @@ STORIES = 12
 AT_ONCE = 2
 """The number of concurrent containers."""
 
-HASTY = {"graceSeconds": 0.1, "checkpoint.toAll": True, "checkpoint.timeoutSeconds": 0.2}
+HASTY = {"checkpoint.graceSeconds": 0.1, "checkpoint.to": "all", "checkpoint.timeoutSeconds": 0.2}
 NEVER_SAVED = {
     **HASTY,
     "checkpoint.signal": "SIGCONT",

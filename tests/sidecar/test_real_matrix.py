@@ -39,8 +39,8 @@ SAVING_BY_ITS_END = {
 SAVING_SOON = {**SAVING, "checkpoint.timeoutSeconds": 0.1}
 SAVING_UNREADY = {**SAVING, "checkpoint.timeoutSeconds": 1}
 """For a training without a handler, for which the SideCar waits almost that long."""
-PATIENT = {"graceSeconds": 600}
-HASTY = {"graceSeconds": 0.1, "killSeconds": 0.1}
+PATIENT = {"checkpoint.graceSeconds": 600}
+HASTY = {"checkpoint.graceSeconds": 0.1, "killSeconds": 0.1}
 LENIENT = (sys.executable, str(HERE / "lenient.py"))
 """Runs a SideCar that waits for stopped spares."""
 

@@ -119,7 +119,7 @@ def test_sigterm_loop_ends_like_an_uninterrupted_run(start, tmp_path, token):
             "checkpoint.signal": "SIGTERM",
             "checkpoint.confirm": "exit",
             "checkpoint.path": str(folder),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             "pollSeconds": 0.2,
         },
         path=(str(ROOT / "operator"),),

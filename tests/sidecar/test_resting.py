@@ -17,8 +17,8 @@ from dljob_sidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
 from dljob_sidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS, Shape
 from dljob_sidecar.checkpoints.resting import Rewrites, find_resting, propose_files
 from dljob_sidecar.checkpoints.vetting import vet
+from dljob_wire.checkpoints import Checkpoint
 from dljob_wire.messages import Phase, Run, Saving
-from dljob_wire.training import Saving as HowToSave
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import SideCar
 
@@ -103,7 +103,7 @@ def test_growing_or_renamed_file_is_not_learnt(folder):
 def test_torn_restless_file_costs_no_trust(tmp_path):
     (tmp_path / "model-1.pt").write_text("whole")
     (tmp_path / "view-0.npy").write_bytes(b"")
-    saving = HowToSave(path=str(tmp_path))
+    saving = Checkpoint(path=str(tmp_path))
     for restless, is_trusted in ((frozenset[str](), False), (frozenset({"view-#.npy"}), True)):
         write_ledger(saving, Ledger(shape=MODEL, pending="", restless=restless))
         verdict = vet(saving, leads=True)
@@ -173,7 +173,7 @@ class Training:
             "checkpoint.confirm": "file",
             "checkpoint.path": str(self.folder),
             "checkpoint.timeoutSeconds": seconds,
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
         }
         self.sidecar = start(command=command, options=options)
         self.sidecar.run(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dljob_sidecar.checkpoints.recognizing.signs import find_unit, is_noise, recognise, resolve
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 NOISE = [
     "metrics.csv",
@@ -68,19 +68,21 @@ def test_framework_is_recognised_by_its_files():
 
 def test_new_files_decide_before_old_ones():
     old, new = ["checkpoint-5/trainer_state.json"], ["step_5/__0_0.distcp"]
-    assert resolve(Saving(), new, known=old + new).complete is Complete.DCP
-    assert resolve(Saving(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
-    assert resolve(Saving(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
+    assert resolve(Checkpoint(), new, known=old + new).complete is Complete.DCP
+    assert resolve(Checkpoint(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
+    assert (
+        resolve(Checkpoint(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
+    )
 
 
 def test_similar_folder_is_no_checkpoint():
     names = ["checkpoint-5/trainer_state.json", "checkpoint-best/config.json", "checkpoint-5-old/a"]
-    signs = resolve(Saving(), names, known=names)
+    signs = resolve(Checkpoint(), names, known=names)
     assert list(signs.group(dict.fromkeys(names))) == ["checkpoint-5"]
 
 
 def test_lightning_checkpoint_is_a_file_or_folder():
-    signs = resolve(Saving(complete=Complete.LIGHTNING), (), known=())
+    signs = resolve(Checkpoint(complete=Complete.LIGHTNING), (), known=())
     for files, missing in (
         ({"x.ckpt"}, ""),
         ({"x.ckpt/.metadata", "x.ckpt/meta.pt"}, ""),
@@ -92,7 +94,7 @@ def test_lightning_checkpoint_is_a_file_or_folder():
 
 
 def test_marker_is_inside_or_next_to_checkpoints():
-    saving = Saving(files="step-*", complete=Complete.MARKER, marker="DONE")
+    saving = Checkpoint(files="step-*", complete=Complete.MARKER, marker="DONE")
     inside = resolve(saving, (), known=["step-5/model.bin"])
     assert inside.missing("step-5", ["step-5/model.bin"]) == "DONE"
     assert not inside.missing("step-5", ["step-5/model.bin", "step-5/DONE"])

@@ -161,7 +161,7 @@ def test_http_hook(drive, tmp_path, status, event):
         server.timeout = LIMIT_SECONDS
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        hook = f"{server.server_port}/save"
+        hook = f":{server.server_port}/save"
         driver = drive(checkpoint={"http": hook, "confirm": "file", "path": str(tmp_path)}).begin()
         driver.save(event)
         thread.join(LIMIT_SECONDS)
@@ -185,7 +185,7 @@ def test_start_without_a_step_is_not_asked(start, tmp_path, token):
         "checkpoint.confirm": "log",
         "checkpoint.confirmLog": "^saved",
         "checkpoint.timeoutSeconds": 600,
-        "progressLog": r"step (?P<iteration>\d+)",
+        "progress.log": r"step (?P<iteration>\d+)",
     }
     command = (sys.executable, "-c", IMPORTING, str(tmp_path / "former"), token)
     sidecar = start(command=command, options=saving)

@@ -16,7 +16,8 @@ import pytest
 
 from dljob import training
 from dljob_sidecar.warm import offering
-from dljob_wire.training import Complete, Saving, Training
+from dljob_wire.checkpoints import Checkpoint, Complete
+from dljob_wire.training import Progress, Training
 from tests.sidecar.drivers import LIMIT_SECONDS, ROOT, wait_until
 
 INSTALLED = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
@@ -143,9 +144,11 @@ def test_request_counts_once_and_chains_handlers(monkeypatch):
 
 
 def test_offered_variables_are_read(monkeypatch, tmp_path):
-    saving = Saving(signal="SIGUSR1", path=str(tmp_path), complete=Complete.MARKER, marker="DONE")
+    saving = Checkpoint(
+        signal="SIGUSR1", path=str(tmp_path), complete=Complete.MARKER, marker="DONE"
+    )
     file = tmp_path / "progress.jsonl"
-    settings = Training(("python",), checkpoint=saving, progress_file=str(file))
+    settings = Training(("python",), checkpoint=saving, progress=Progress(file=str(file)))
     for name, value in offering.offer({"PYTHONPATH": "/own"}, settings).items():
         monkeypatch.setenv(name, value)
     # A variable of the user is left as it is.

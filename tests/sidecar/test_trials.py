@@ -20,9 +20,11 @@ from dljob_sidecar.behaviour.events import (
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, Reaction, react
 from dljob_sidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
+from dljob_wire.checkpoints import Checkpoint as Way
+from dljob_wire.checkpoints import Confirmation
 from dljob_wire.messages import Phase, Post, Problem, Refused, Trial
 from dljob_wire.messages import Saving as Saved
-from dljob_wire.training import Confirmation, Saving, Training
+from dljob_wire.training import Training
 from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import Container
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
@@ -130,12 +132,12 @@ def test_trial_with_another_content_is_refused():
 
 def test_training_that_saves_by_ending_is_not_tried():
     for saving, goes_on in (
-        (Saving(), False),
-        (Saving(signal="SIGUSR1"), False),
-        (Saving(signal="SIGUSR1", confirm=Confirmation.FILE, path="/c"), True),
-        (Saving(signal="SIGTERM", confirm=Confirmation.FILE, path="/c"), False),
-        (Saving(http="1/save", confirm=Confirmation.LOG), True),
-        (Saving(command=("save",)), True),
+        (Way(), False),
+        (Way(signal="SIGUSR1"), False),
+        (Way(signal="SIGUSR1", confirm=Confirmation.FILE, path="/c"), True),
+        (Way(signal="SIGTERM", confirm=Confirmation.FILE, path="/c"), False),
+        (Way(http=":1/save", confirm=Confirmation.LOG), True),
+        (Way(command=("save",)), True),
     ):
         assert limits_of(Training(command=("true",), checkpoint=saving)).tries is goes_on, saving
 

@@ -18,7 +18,7 @@ from dljob_sidecar.checkpoints.vetting import (
     note_fruitless,
     vet,
 )
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 from tests.sidecar.savers import BYTES, SHAPES, Saver
 
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
@@ -32,7 +32,7 @@ class Folder:
         self.path = path
         self.saver = Saver(SHAPES[shape], str(path), gap=0.0)
         complete = COMPLETE.get(shape, Complete.AUTO)
-        self.saving = Saving(
+        self.saving = Checkpoint(
             path=str(path), files=PATTERNS.get(shape, ""), complete=complete, vet=True
         )
 
@@ -276,6 +276,6 @@ def test_undeclared_files_are_never_moved(folder, tmp_path):
     (tmp_path / "data" / "empty.bin").touch()
     (tmp_path / "latest.bin").touch()
     for complete in Complete:
-        vet(Saving(path=str(tmp_path), complete=complete, vet=True), leads=True)
+        vet(Checkpoint(path=str(tmp_path), complete=complete, vet=True), leads=True)
     assert (tmp_path / "data" / "empty.bin").exists()
     assert (tmp_path / "latest.bin").exists()

@@ -61,7 +61,7 @@ def write_to_memory(shape: str, token: str) -> dict[str, str]:
     """Return the options of a job that writes its checkpoints to memory first."""
     memory = {
         "checkpoint.memoryPath": f"/dev/shm/dljob-{token}",  # noqa: S108 - it is named after the test
-        "checkpoint.memoryBytes": 1 << 30,
+        "checkpoint.memory": "1Gi",
     }
     return {"complete": shape, "writes": "-", "more": json.dumps(memory)}
 

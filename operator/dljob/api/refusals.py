@@ -14,8 +14,9 @@ import click
 from dljob import installed
 from dljob.client.backend import Away, BackendError, Complaint, NotThere
 from dljob.client.backend import Conflict as Overtaken
-from dljob.core import checking, problems
+from dljob.core import checking
 from dljob.sim.errors import BadInput
+from dljob_wire import problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from dljob.cli.output.streams import guard_output
 from dljob.cli.verb_list import VERBS, LazyGroup
 from dljob.client.backend import BackendError
 from dljob.client.sources import WrongJobs
-from dljob.core.problems import WrongDocument
 from dljob.sim.errors import BadInput
+from dljob_wire.problems import WrongDocument
 
 Told = click.ClickException | BadInput | WrongDocument | WrongJobs | BackendError
 """Errors whose cause the user can remove."""

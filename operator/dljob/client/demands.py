@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from dljob.core.problems import listed
+from dljob_wire.problems import listed
 
 Fields = Mapping[str, Any]
 

@@ -25,9 +25,9 @@ from dljob.core.model import CauseCode, JobId, JobState, Placement, Snapshot
 from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dljob.core.predicting.predictor import Estimate, Predictor, Span
 from dljob.core.predicting.spans import span_remaining
-from dljob.core.problems import listed
 from dljob.core.recording.expecting import remaining_with
 from dljob_wire.messages import Shape
+from dljob_wire.problems import listed
 
 MOST_DECISIONS: Final = 200
 """No start beyond this number of decisions is predicted."""

@@ -29,7 +29,6 @@ from dljob.control.situation.ports import PodKey
 from dljob.core.measuring import SpeedSamples
 from dljob.core.model import GpuRef, JobId, Node
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.problems import WrongDocument
 from dljob.core.recording.record import Header, Record, Source
 from dljob.local.api.serving import Server
 from dljob.local.cloud.watching import EndWatch
@@ -53,6 +52,7 @@ from dljob.store.importing import import_profiles
 from dljob.store.notebook import Notebook
 from dljob.store.opening import open_store
 from dljob.store.store import Bounds
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from dljob_sidecar.checkpoints.recognizing.shapes import (
 from dljob_sidecar.checkpoints.recognizing.signs import find_unit, is_noise, normalise
 from dljob_sidecar.checkpoints.resting import find_resting, propose_files
 from dljob_sidecar.observing.file_threads import FileThread, rest_after
-from dljob_wire.training import Saving
+from dljob_wire.checkpoints import Checkpoint
 
 TOO_LARGE = "CheckpointPathTooLarge"
 SILENT = "CheckpointPathDoesNotAnswer"
@@ -87,7 +87,7 @@ class FileWatch:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: Checkpoint,
         watch: Watch,
         *,
         ready: Callable[[], int | None],

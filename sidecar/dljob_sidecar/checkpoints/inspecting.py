@@ -21,7 +21,7 @@ from dljob_sidecar.checkpoints.recognizing.signs import (
     resolve,
 )
 from dljob_sidecar.observing.shortages import find_full_disk
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 TAIL_BYTES = 256
 MOST_TAILS = 64
@@ -75,7 +75,7 @@ class Look:
 class Inspector:
     """Inspects one path repeatedly and compares it with the first inspection."""
 
-    def __init__(self, saving: Saving, restless: frozenset[str] = frozenset()) -> None:
+    def __init__(self, saving: Checkpoint, restless: frozenset[str] = frozenset()) -> None:
         self._saving, self._restless = saving, restless
         self._first: Snapshot | None = None
         self._before: Snapshot | None = None

@@ -22,8 +22,8 @@ from dljob_sidecar.checkpoints.confirming import FileWatch, Watch
 from dljob_sidecar.linux.kernel import send
 from dljob_sidecar.linux.recipients import find_recipients
 from dljob_sidecar.linux.spawning import CannotStart, Ended, Reaper, start
+from dljob_wire.checkpoints import Checkpoint, Confirmation
 from dljob_wire.messages import MOST_GPUS
-from dljob_wire.training import Confirmation, Saving
 
 AGAIN_SHARE = 0.75
 """The share of the time after which a training is asked again."""
@@ -75,7 +75,7 @@ class Request:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: Checkpoint,
         ranks: Sequence[Asked],
         *,
         environment: Mapping[str, str],
@@ -201,8 +201,8 @@ class Request:
             self._finish("")
 
     async def _post(self, one: Asked) -> None:
-        port, _, path = self._saving.http.partition("/")
-        url = f"http://127.0.0.1:{int(port) + one.local_rank}/{path}"
+        [port, path] = self._saving.hook
+        url = f"http://127.0.0.1:{port + one.local_rank}/{path}"
         # The machine's time-out comes first; this one only cleans up.
         limit = self._saving.timeout_seconds + 1
         request = HTTPRequest(

@@ -31,8 +31,8 @@ from dljob_sidecar.checkpoints.vetting import (
 )
 from dljob_sidecar.checkpoints.visiting import Visit
 from dljob_sidecar.observing.file_threads import FileThread
+from dljob_wire.checkpoints import Checkpoint, Confirmation
 from dljob_wire.messages import Run
-from dljob_wire.training import Confirmation, Saving
 
 FOLDER = "DLJOB_CHECKPOINT_DIR"
 """The variable with the folder for the training's checkpoints."""
@@ -45,7 +45,7 @@ class CheckpointStore:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: Checkpoint,
         read_free: Callable[[], int],
         *,
         on_problem: Callable[[str, str], None],
@@ -80,7 +80,7 @@ class CheckpointStore:
         )
 
     @property
-    def saving(self) -> Saving:
+    def saving(self) -> Checkpoint:
         """The saving of the latest start, with the folder in memory if that is used."""
         in_memory = replace(self._saving, path=self._saving.memory_path)
         return in_memory if self._is_in_memory else self._saving

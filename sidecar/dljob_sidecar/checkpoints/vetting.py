@@ -30,7 +30,7 @@ from dljob_sidecar.checkpoints.recognizing.signs import (
     resolve,
 )
 from dljob_sidecar.observing.shortages import find_full_disk
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 MOST_SET_ASIDE = 2
 MOST_FRUITLESS = 2
@@ -72,7 +72,7 @@ class Unit:
     """False if the checkpoint only looks unlike the others."""
 
 
-def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
+def vet(saving: Checkpoint, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
     """
     Find the torn checkpoints and the latest complete one; with ``saving.vet``, move the torn ones.
 

@@ -89,12 +89,12 @@ class Observer:
         self._gpu_thread = gpu_thread
         self._loop = asyncio.get_running_loop()
         self._clock = time.monotonic
-        self._meter = progress.Meter(stall_seconds=training.stall_seconds)
+        self._meter = progress.Meter(stall_seconds=training.progress.stall_seconds)
         self._epochs = progress.Epochs(training.iterations_per_epoch)
         self.reported = Problems(changed)
         self._gpus: tuple[Gpu, ...] = ()
         self._shortages = ShortageWatch(self.reported, log_file=training.log_file)
-        self.file = ProgressFile(training.progress_file, self.post, complain=self.reported.complain)
+        self.file = ProgressFile(training.progress.file, self.post, complain=self.reported.complain)
         self._unmatched = ""
         """The last line of this start that the progress expression did not match."""
         self._told: dict[str, object] = {}
@@ -164,7 +164,7 @@ class Observer:
             self.post(post)
 
     def _in_iterations(self, post: Post) -> Post:
-        post = progress.in_iterations(post, self._training.samples_per_iteration)
+        post = progress.in_iterations(post, self._training.progress.samples_per_iteration or 0)
         return self._epochs.in_iterations(post)
 
     def take_unmatched(self, line: str, *, is_late: bool) -> None:
@@ -192,7 +192,7 @@ class Observer:
         if now.stalled:
             self.reported.complain(
                 "TrainingStalled",
-                f"nothing has moved for {self._training.stall_seconds:g} s "
+                f"nothing has moved for {self._training.progress.stall_seconds:g} s "
                 f"(iteration {now.iteration})",
             )
         else:
@@ -207,7 +207,7 @@ class Observer:
     def _update_hang(self, now: Progress) -> None:
         pauses = self._meter.pauses
         what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
-        limit = pauses.limit(self._training.stall_seconds)
+        limit = pauses.limit(self._training.progress.stall_seconds)
         self._hang.update(now.idle_seconds, limit, what=what)
 
     def _tell(self, what: str, news: object) -> None:

@@ -12,7 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dljob_wire.training import Complete, Training
+from dljob_wire.checkpoints import Complete
+from dljob_wire.training import Training
 
 MODULES = Path(__file__).parents[1] / "importable"
 """The folder with only the package ``dljob``, also inside the SideCar's archive."""
@@ -25,8 +26,8 @@ def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
     offered = {
         "DLJOB_CHECKPOINT_DIR": saving.path,
         "DLJOB_CHECKPOINT_SIGNAL": saving.signal,
-        "DLJOB_CHECKPOINT_MARKER": saving.marker if saving.complete is Complete.MARKER else "",
-        "DLJOB_PROGRESS_FILE": training.progress_file,
+        "DLJOB_CHECKPOINT_MARKER": saving.marker_file if saving.complete is Complete.MARKER else "",
+        "DLJOB_PROGRESS_FILE": training.progress.file,
     }
     given = {name: value for name, value in offered.items() if value}
     # Append the folder, so the user's own entries take precedence.

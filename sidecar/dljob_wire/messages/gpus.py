@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dljob_wire.kinds import Each, Flag, Nested, Number, Text, Whole, wire
+from dljob_wire.kinds import Flag, Many, Number, Said, Whole, declare, nested
 from dljob_wire.messages.limits import MOST_GPU_PROCESSES
 
 
@@ -12,11 +12,11 @@ from dljob_wire.messages.limits import MOST_GPU_PROCESSES
 class GpuProcess:
     """A process with memory on a GPU, of the job or not."""
 
-    pid: int = field(metadata=wire(Whole()))
+    pid: int = declare(Whole())
     """The machine's process id, even inside a container."""
-    memory_used: int = field(default=0, metadata=wire(Whole()))
+    memory_used: int = declare(Whole(), 0)
     """In bytes; 0 if NVML does not report it."""
-    draws: bool = field(default=False, metadata=wire(Flag()))
+    draws: bool = declare(Flag(), default=False)
     """True if the process only draws, as a display does, and does not compute."""
 
 
@@ -24,21 +24,19 @@ class GpuProcess:
 class Gpu:
     """A GPU that the container sees."""
 
-    index: int = field(metadata=wire(Whole(0, 4095)))
+    index: int = declare(Whole(0, 4095))
     """In PCI bus order."""
-    uuid: str = field(default="", metadata=wire(Text(128)))
-    model: str = field(default="", metadata=wire(Text(128)))
-    utilization: float = field(default=0.0, metadata=wire(Number(0.0, 1.0)))
-    memory_used: int = field(default=0, metadata=wire(Whole()))
+    uuid: str = declare(Said(128), "")
+    model: str = declare(Said(128), "")
+    utilization: float = declare(Number(0.0, 1.0), 0.0)
+    memory_used: int = declare(Whole(), 0)
     """In bytes."""
-    memory_total: int = field(default=0, metadata=wire(Whole()))
-    busy_unassigned: bool = field(default=False, metadata=wire(Flag()))
+    memory_total: int = declare(Whole(), 0)
+    busy_unassigned: bool = declare(Flag(), default=False)
     """True if another program computes on the GPU while this job does not have it."""
-    xid_errors: tuple[int, ...] = field(default=(), metadata=wire(Each(Whole(), 64)))
-    ecc_errors: int = field(default=0, metadata=wire(Whole()))
+    xid_errors: tuple[int, ...] = declare(Many(Whole(), 64), ())
+    ecc_errors: int = declare(Whole(), 0)
     """Uncorrected errors since the driver was loaded."""
-    processes: tuple[GpuProcess, ...] = field(
-        default=(), metadata=wire(Each(Nested(GpuProcess), MOST_GPU_PROCESSES))
-    )
-    lost_because: str = field(default="", metadata=wire(Text(256)))
+    processes: tuple[GpuProcess, ...] = declare(Many(nested(GpuProcess), MOST_GPU_PROCESSES), ())
+    lost_because: str = declare(Said(256), "")
     """The reason why this container can no longer use the GPU; empty if it can."""

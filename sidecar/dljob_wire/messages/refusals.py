@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from dljob_wire.kinds import OneOf, Text, Whole, wire
+from dljob_wire.kinds import OneOf, Said, Whole, declare
 from dljob_wire.messages.limits import INCARNATION, INSTALLATION, LONGEST_MESSAGE
 
 
@@ -38,14 +38,14 @@ class Refused(str, Enum):
 class Refusal:
     """The answer to a refused request."""
 
-    error: Refused = field(metadata=wire(OneOf(Refused)))
-    message: str = field(metadata=wire(Text(4096)))
-    incarnation: str = field(metadata=wire(INCARNATION))
-    path: str = field(default="", metadata=wire(Text(1024)))
+    error: Refused = declare(OneOf(Refused))
+    message: str = declare(Said(4096))
+    incarnation: str = declare(INCARNATION)
+    path: str = declare(Said(1024), "")
     """The path of the invalid value in the message."""
-    remedy: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
-    epoch: int = field(default=0, metadata=wire(Whole()))
-    generation: int = field(default=0, metadata=wire(Whole()))
+    remedy: str = declare(Said(LONGEST_MESSAGE), "")
+    epoch: int = declare(Whole(), 0)
+    generation: int = declare(Whole(), 0)
     """Together with the epoch: the highest known term."""
-    installation: str = field(default="", metadata=wire(INSTALLATION))
+    installation: str = declare(INSTALLATION, "")
     """The installation of DLJob to which that term belongs."""

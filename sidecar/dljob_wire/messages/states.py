@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from dljob_wire.kinds import Each, Flag, Maybe, Nested, Number, OneOf, Text, Whole, wire
+from dljob_wire.kinds import Flag, Many, Number, OneOf, Said, Whole, declare, nested
 from dljob_wire.messages.gpus import Gpu
 from dljob_wire.messages.limits import (
     GPU_ID,
@@ -45,11 +45,11 @@ class Phase(str, Enum):
 class Problem:
     """A problem and its remedy."""
 
-    name: str = field(metadata=wire(NAME))
+    name: str = declare(NAME)
     """In CamelCase, like the reasons of Kubernetes conditions: ``GPUsNotVisible``."""
-    message: str = field(metadata=wire(Text(LONGEST_MESSAGE)))
-    remedy: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
-    gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(GPU_ID, MOST_GPUS)))
+    message: str = declare(Said(LONGEST_MESSAGE))
+    remedy: str = declare(Said(LONGEST_MESSAGE), "")
+    gpus: tuple[str, ...] = declare(Many(GPU_ID, MOST_GPUS), ())
     """The affected GPUs by their names in the run; empty if the problem is not limited to some."""
 
 
@@ -57,16 +57,16 @@ class Problem:
 class Process:
     """One training process of the latest start."""
 
-    rank: int = field(metadata=wire(Whole()))
+    rank: int = declare(Whole())
     """The rank in the whole job."""
-    pid: int = field(metadata=wire(Whole()))
+    pid: int = declare(Whole())
     """The process id in this container; 0 while there is no process."""
-    gpus: tuple[str, ...] = field(default=(), metadata=wire(Each(GPU_ID, MOST_GPUS)))
-    warm: bool = field(default=False, metadata=wire(Flag()))
+    gpus: tuple[str, ...] = declare(Many(GPU_ID, MOST_GPUS), ())
+    warm: bool = declare(Flag(), default=False)
     """True if the process was a spare interpreter."""
-    exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
+    exit_code: int | None = declare(Whole(0, 255), None)
     """Absent while the process runs, and if a signal ended it."""
-    signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
+    signal: int | None = declare(Whole(1, 64), None)
 
     @property
     def is_running(self) -> bool:
@@ -77,18 +77,16 @@ class Process:
 class Failure:
     """The first process of the latest start that failed by itself; the others were ended then."""
 
-    rank: int = field(metadata=wire(Whole()))
+    rank: int = declare(Whole())
     """The rank in the whole job."""
-    at: float = field(metadata=wire(Number()))
+    at: float = declare(Number())
     """Seconds since 1970 by the node's clock; the earliest failure of all containers counts."""
-    exit_code: int | None = field(default=None, metadata=wire(Maybe(Whole(0, 255))))
+    exit_code: int | None = declare(Whole(0, 255), None)
     """Absent if a signal ended the process."""
-    signal: int | None = field(default=None, metadata=wire(Maybe(Whole(1, 64))))
-    exception: str = field(default="", metadata=wire(Text(LONGEST_LAST_LINE)))
+    signal: int | None = declare(Whole(1, 64), None)
+    exception: str = declare(Said(LONGEST_LAST_LINE), "")
     """The last line of the first traceback around the failure; empty if there was none."""
-    lines: tuple[str, ...] = field(
-        default=(), metadata=wire(Each(Text(LONGEST_LAST_LINE), MOST_LAST_LINES))
-    )
+    lines: tuple[str, ...] = declare(Many(Said(LONGEST_LAST_LINE), MOST_LAST_LINES), ())
     """The last lines of the container's output before the failure."""
 
 
@@ -96,21 +94,21 @@ class Failure:
 class Progress:
     """The progress of the training, as far as known."""
 
-    iteration: int = field(default=0, metadata=wire(Whole()))
-    epoch: float = field(default=0.0, metadata=wire(Number()))
-    batch_size: int = field(default=0, metadata=wire(Whole()))
+    iteration: int = declare(Whole(), 0)
+    epoch: float = declare(Number(), 0.0)
+    batch_size: int = declare(Whole(), 0)
     """The global batch size that the training reports; 0 if it reports none."""
-    metrics: Mapping[str, float] = field(default_factory=dict, metadata=wire(METRICS))
-    iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
+    metrics: Mapping[str, float] = declare(METRICS, default_factory=dict)
+    iterations_per_second: float = declare(Number(), 0.0)
     """Measured over the latest iterations of this start only; 0 while unknown."""
-    idle_seconds: float = field(default=0.0, metadata=wire(Number()))
+    idle_seconds: float = declare(Number(), 0.0)
     """The seconds since the last reported iteration, or since the start if there was none."""
-    begun: bool = field(default=False, metadata=wire(Flag()))
+    begun: bool = declare(Flag(), default=False)
     """True if the training has reported anything, and so a step, since the latest start."""
-    stalled: bool = field(default=False, metadata=wire(Flag()))
-    interval: int = field(default=0, metadata=wire(Whole()))
+    stalled: bool = declare(Flag(), default=False)
+    interval: int = declare(Whole(), 0)
     """The fewest iterations between two reports of this start; 0 before the second report."""
-    lap: int = field(default=0, metadata=wire(Whole()))
+    lap: int = declare(Whole(), 0)
     """The iterations after which the counter of the training begins again, which ``iteration``
     counts on; 0 if it has not done so in this container.
     """
@@ -120,23 +118,23 @@ class Progress:
 class Post:
     """A report of a training process about itself; absent fields are unchanged."""
 
-    iteration: int | None = field(default=None, metadata=wire(Maybe(Whole())))
-    epoch: float | None = field(default=None, metadata=wire(Maybe(Number())))
-    batch_size: int | None = field(default=None, metadata=wire(Maybe(Whole())))
-    metrics: Mapping[str, float] = field(default_factory=dict, metadata=wire(METRICS))
+    iteration: int | None = declare(Whole(), None)
+    epoch: float | None = declare(Number(), None)
+    batch_size: int | None = declare(Whole(), None)
+    metrics: Mapping[str, float] = declare(METRICS, default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Warmth:
     """The interpreters that wait to become training processes."""
 
-    wanted: int = field(default=0, metadata=wire(Whole()))
+    wanted: int = declare(Whole(), 0)
     """The number of spares that are ready or will be soon, and a larger one while GPUs are
     uncounted.
     """
-    ready: int = field(default=0, metadata=wire(Whole()))
-    memory_bytes: int = field(default=0, metadata=wire(Whole()))
-    limit_bytes: int = field(default=0, metadata=wire(Whole()))
+    ready: int = declare(Whole(), 0)
+    memory_bytes: int = declare(Whole(), 0)
+    limit_bytes: int = declare(Whole(), 0)
     """The memory limit of all spares together; 0 while unknown."""
 
 
@@ -154,30 +152,30 @@ class Saving(str, Enum):
 class Change:
     """The cost of the latest change of GPUs, in seconds."""
 
-    generation: int = field(metadata=wire(Whole()))
-    saving: Saving = field(default=Saving.NONE, metadata=wire(OneOf(Saving)))
-    checkpoint_seconds: float = field(default=0.0, metadata=wire(Number()))
-    stop_seconds: float = field(default=0.0, metadata=wire(Number()))
-    start_seconds: float = field(default=0.0, metadata=wire(Number()))
+    generation: int = declare(Whole())
+    saving: Saving = declare(OneOf(Saving), Saving.NONE)
+    checkpoint_seconds: float = declare(Number(), 0.0)
+    stop_seconds: float = declare(Number(), 0.0)
+    start_seconds: float = declare(Number(), 0.0)
 
 
 @dataclass(frozen=True)
 class Trial:
     """A checkpoint that only tests whether saving works, while the training continues."""
 
-    number: int = field(default=0, metadata=wire(Whole()))
+    number: int = declare(Whole(), 0)
     """The number of the trial from the run; 0 if none was requested in this start."""
-    saving: Saving = field(default=Saving.NONE, metadata=wire(OneOf(Saving)))
+    saving: Saving = declare(OneOf(Saving), Saving.NONE)
     """The outcome; ``none`` while the trial is under way."""
-    iteration: int = field(default=0, metadata=wire(Whole()))
+    iteration: int = declare(Whole(), 0)
     """The last iteration reported before the request, which the checkpoint includes."""
-    seconds: float = field(default=0.0, metadata=wire(Number()))
+    seconds: float = declare(Number(), 0.0)
     """The time from the request to the outcome; 0 while the trial is under way."""
-    went_on: bool = field(default=False, metadata=wire(Flag()))
+    went_on: bool = declare(Flag(), default=False)
     """True if the training has reported a later iteration since the outcome."""
-    ended: bool = field(default=False, metadata=wire(Flag()))
+    ended: bool = declare(Flag(), default=False)
     """True if a process ended during the trial, or after it before the training continued."""
-    message: str = field(default="", metadata=wire(Text(LONGEST_MESSAGE)))
+    message: str = declare(Said(LONGEST_MESSAGE), "")
     """The reason why the checkpoint was not confirmed."""
 
 
@@ -185,40 +183,36 @@ class Trial:
 class State:
     """The state of a SideCar in this start of its container."""
 
-    incarnation: str = field(metadata=wire(INCARNATION))
+    incarnation: str = declare(INCARNATION)
     """The start of the container; all other fields hold for this start only."""
-    version: int = field(metadata=wire(Whole()))
+    version: int = declare(Whole())
     """Increases with every change of this state, from 1."""
-    phase: Phase = field(metadata=wire(OneOf(Phase)))
-    released: bool = field(metadata=wire(Flag()))
+    phase: Phase = declare(OneOf(Phase))
+    released: bool = declare(Flag())
     """True if it is proven that no process of the job is left in this incarnation."""
-    epoch: int = field(default=0, metadata=wire(Whole()))
-    generation: int = field(default=0, metadata=wire(Whole()))
+    epoch: int = declare(Whole(), 0)
+    generation: int = declare(Whole(), 0)
     """Together with the epoch: the highest known term, which is that of the target."""
-    target: Target | None = field(default=None, metadata=wire(Maybe(TARGET)))
+    target: Target | None = declare(TARGET, None)
     """The latest declaration, to which the SideCar converges."""
-    held: tuple[str, ...] = field(default=(), metadata=wire(Each(GPU_ID, MOST_GPUS)))
+    held: tuple[str, ...] = declare(Many(GPU_ID, MOST_GPUS), ())
     """The GPUs that processes of the job may use; empty after the release."""
-    held_generation: int = field(default=0, metadata=wire(Whole()))
+    held_generation: int = declare(Whole(), 0)
     """The generation whose processes were started last."""
-    leaving: bool = field(default=False, metadata=wire(Flag()))
+    leaving: bool = declare(Flag(), default=False)
     """True if the SideCar is about to end; a newer run still cancels that, except a platform's end.
     """
-    processes: tuple[Process, ...] = field(
-        default=(), metadata=wire(Each(Nested(Process), MOST_GPUS))
-    )
-    progress: Progress = field(default=Progress(), metadata=wire(Nested(Progress)))
-    gpus: tuple[Gpu, ...] = field(default=(), metadata=wire(Each(Nested(Gpu), MOST_GPUS)))
-    warmth: Warmth = field(default=Warmth(), metadata=wire(Nested(Warmth)))
-    change: Change | None = field(default=None, metadata=wire(Maybe(Nested(Change))))
-    trial: Trial | None = field(default=None, metadata=wire(Maybe(Nested(Trial))))
+    processes: tuple[Process, ...] = declare(Many(nested(Process), MOST_GPUS), ())
+    progress: Progress = declare(nested(Progress), Progress())
+    gpus: tuple[Gpu, ...] = declare(Many(nested(Gpu), MOST_GPUS), ())
+    warmth: Warmth = declare(nested(Warmth), Warmth())
+    change: Change | None = declare(nested(Change), None)
+    trial: Trial | None = declare(nested(Trial), None)
     """The latest trial of a checkpoint; absent if the training cannot save itself and continue."""
-    failure: Failure | None = field(default=None, metadata=wire(Maybe(Nested(Failure))))
+    failure: Failure | None = declare(nested(Failure), None)
     """Absent while the latest start runs, and if it ended well or was ended from outside."""
-    problems: tuple[Problem, ...] = field(
-        default=(), metadata=wire(Each(Nested(Problem), MOST_PROBLEMS))
-    )
-    installation: str = field(default="", metadata=wire(INSTALLATION))
+    problems: tuple[Problem, ...] = declare(Many(nested(Problem), MOST_PROBLEMS), ())
+    installation: str = declare(INSTALLATION, "")
     """The installation of DLJob that this SideCar obeys: the first one that named itself."""
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Union
 
-from dljob_wire.kinds import Each, Either, Flag, Maybe, Nested, Number, Text, Whole, Wrong, wire
+from dljob_wire.kinds import Either, Flag, Many, Number, Said, Whole, Wrong, declare, nested
 from dljob_wire.messages.limits import (
     GPU_ID,
     HOST,
@@ -33,9 +33,9 @@ class Term(NamedTuple):
 class Peer:
     """One container of the job."""
 
-    host: str = field(metadata=wire(HOST))
+    host: str = declare(HOST)
     """The address at which other containers reach this one."""
-    processes: int = field(metadata=wire(Whole(1, MOST_GPUS)))
+    processes: int = declare(Whole(1, MOST_GPUS))
     """The number of training processes in the container."""
 
 
@@ -48,38 +48,38 @@ class Run:
     same GPUs, and the same generation of a later epoch causes none.
     """
 
-    epoch: int = field(metadata=wire(Whole()))
-    generation: int = field(metadata=wire(Whole()))
-    incarnation: str = field(metadata=wire(INCARNATION))
+    epoch: int = declare(Whole())
+    generation: int = declare(Whole())
+    incarnation: str = declare(INCARNATION)
     """The intended start of the container; a command for an earlier start has no effect."""
-    gpus: tuple[str, ...] = field(metadata=wire(Each(GPU_ID, MOST_GPUS, least=1)))
+    gpus: tuple[str, ...] = declare(Many(GPU_ID, MOST_GPUS, min_items=1))
     """The ordered GPUs of the training, by UUID if known, else by index."""
-    rank_offset: int = field(metadata=wire(Whole()))
+    rank_offset: int = declare(Whole())
     """The rank, in the whole job, of the first process of this container."""
-    world_size: int = field(metadata=wire(Whole(1)))
+    world_size: int = declare(Whole(1))
     """The number of processes of the whole job."""
-    peers: tuple[Peer, ...] = field(metadata=wire(Each(Nested(Peer), MOST_PEERS, least=1)))
+    peers: tuple[Peer, ...] = declare(Many(nested(Peer), MOST_PEERS, min_items=1))
     """Every container of the job in the order of their ranks, including this one."""
-    rendezvous_port: int = field(metadata=wire(Whole(1, LAST_PORT)))
+    rendezvous_port: int = declare(Whole(1, LAST_PORT))
     """The first of the job's ports, one per process of a container, at the first process of the
     first peer; new for each generation, because an old port may linger.
     """
-    batch_size: int = field(default=0, metadata=wire(Whole()))
+    batch_size: int = declare(Whole(), 0)
     """The global batch size; 0 keeps the job's own."""
-    learning_rate_factor: float = field(default=1.0, metadata=wire(Number(0.0, 1e6, above=True)))
+    learning_rate_factor: float = declare(Number(0.0, 1000000.0, above=True), 1.0)
     """The factor for the job's own learning rate."""
-    trial: int = field(default=0, metadata=wire(Whole()))
+    trial: int = declare(Whole(), 0)
     """The requested trial of a checkpoint in this start; 0 for none. A higher number may follow in
     the same term, because it starts and ends no process.
     """
-    ended: int | None = field(default=None, metadata=wire(Maybe(Whole())))
+    ended: int | None = declare(Whole(), None)
     """The generation of the start that the author has seen end well; 0 for none. Only a run that
     names it restarts a training that ended well by itself. It may follow in the same term. Older
     controllers omit it.
     """
-    reason: str = field(default="", metadata=wire(Text()))
+    reason: str = declare(Said(), "")
     """The reason, in words for people and the log."""
-    installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))
+    installation: str = declare(INSTALLATION, "", compare=False)
     """The commanding installation, which equality ignores; empty from older controllers."""
 
     def __post_init__(self) -> None:
@@ -125,18 +125,18 @@ class Run:
 class Stop:
     """No training process runs in this container."""
 
-    epoch: int = field(metadata=wire(Whole()))
-    generation: int = field(metadata=wire(Whole()))
-    incarnation: str = field(metadata=wire(INCARNATION))
-    checkpoint: bool = field(default=True, metadata=wire(Flag()))
+    epoch: int = declare(Whole())
+    generation: int = declare(Whole())
+    incarnation: str = declare(INCARNATION)
+    checkpoint: bool = declare(Flag(), default=True)
     """True if the job saves itself first; False if its peers are gone: saving would hang."""
-    leave: bool = field(default=False, metadata=wire(Flag()))
+    leave: bool = declare(Flag(), default=False)
     """True if the SideCar, and so the container, ends as well: with 0 unless the training failed.
     """
-    coming: int = field(default=0, metadata=wire(Whole(0, MOST_GPUS)))
+    coming: int = declare(Whole(0, MOST_GPUS), 0)
     """The number of processes that start here next, and of spares to make; 0 if undecided."""
-    reason: str = field(default="", metadata=wire(Text()))
-    installation: str = field(default="", compare=False, metadata=wire(INSTALLATION))
+    reason: str = declare(Said(), "")
+    installation: str = declare(INSTALLATION, "", compare=False)
 
     @property
     def term(self) -> Term:
@@ -144,4 +144,4 @@ class Stop:
 
 
 Target = Union[Run, Stop]
-TARGET = Either((Run, Stop))
+TARGET = Either(Run, Stop)

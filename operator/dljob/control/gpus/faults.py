@@ -18,8 +18,8 @@ from dljob.control.gpus.marking import marked
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef, JobId, NodeName
-from dljob.core.problems import listed
 from dljob_wire.messages import State
+from dljob_wire.problems import listed
 
 log = logging.getLogger(__name__)
 

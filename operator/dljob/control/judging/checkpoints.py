@@ -18,7 +18,7 @@ from dljob.control.situation.status import Condition, ConditionType, StartNumber
 from dljob.core.model import Checkpoint, Job, Mechanism, Phase
 from dljob.core.primitives.backoff import wait_after
 from dljob_wire.messages import Saving, State
-from dljob_wire.training import goes_on_after_saving, is_at_end
+from dljob_wire.training import is_at_end
 
 KEEPS = "it keeps the GPUs it starts with, unless a job of a higher priority needs them"
 _REMEDY = (
@@ -55,18 +55,13 @@ _LOOK_S = 10.0
 
 
 def is_declared(checkpoint: Checkpoint) -> bool:
-    return is_asked(checkpoint) or bool(checkpoint.path) or checkpoint.trusted
-
-
-def is_asked(checkpoint: Checkpoint) -> bool:
-    """Return True if the SideCar requests checkpoints, and so can report the result."""
-    return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
+    return checkpoint.is_possible or bool(checkpoint.path) or checkpoint.trusted
 
 
 def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
     """Return True if a trial during training has to confirm the checkpoint before it counts."""
     can_be = status.triable and not status.ends
-    return is_asked(checkpoint) and not checkpoint.trusted and can_be
+    return checkpoint.is_possible and not checkpoint.trusted and can_be
 
 
 def counts(job: Job, status: Status, *, now: float) -> bool:
@@ -226,7 +221,7 @@ def count_laps(status: Status, checkpoint: Checkpoint, *, iteration: int) -> int
     lap = status.lap
     if not lap:
         return 0
-    goes_on_by_itself = bool(checkpoint.path) and not is_asked(checkpoint)
+    goes_on_by_itself = bool(checkpoint.path) and not checkpoint.is_possible
     is_trusted = checkpoint.trusted or goes_on_by_itself
     saved = status.iteration if is_trusted else status.saved
     fewest = math.ceil((saved - iteration) / lap - _LATE_LAP)
@@ -330,11 +325,7 @@ def _why_not_tried(job: Job, status: Status) -> str:
     """Return the known reason why a checkpoint is not tried while the job trains."""
     if status.ends:
         return "its training ended or stalled when its checkpoint was tried: "
-    if is_asked(job.checkpoint) and not goes_on_after_saving(
-        signal=job.checkpoint.signal,
-        confirm=job.checkpoint.confirm,
-        has_command=bool(job.checkpoint.command),
-    ):
+    if job.checkpoint.is_possible and not job.checkpoint.goes_on:
         return "it saves only by ending, so its checkpoint cannot be tried without a stop: "
     return ""
 

@@ -14,7 +14,7 @@ shows if saving works.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dljob.control.judging.checkpoints import fail_saving, is_asked, is_tried
+from dljob.control.judging.checkpoints import fail_saving, is_tried
 from dljob.control.judging.progress import is_changing
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry
@@ -70,7 +70,7 @@ def follow_trial(
     status: Status, job: Job, *, started: Sequence[JobPod], now: float
 ) -> tuple[Status, tuple[News, ...]]:
     """Record if the checkpoint can be tried, and the result of the trial that was due."""
-    if not is_asked(job.checkpoint):
+    if not job.checkpoint.is_possible:
         return status, ()
     asked = find_asked(job, started)
     states = [job_pod.state for job_pod in asked if job_pod.state is not None]

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from dljob.control.situation.status import Booking, Condition, ConditionType, Ended, Status, Trust
 from dljob.control.situation.status_schema import STATUS
-from dljob.core.documents.language.records import Record
 from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dljob.core.predicting.predictor import Span
-from dljob_wire.kinds import snake
+from dljob_wire.kinds import Record, snake
 
 Json = dict[str, Any]
 

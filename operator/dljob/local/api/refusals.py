@@ -17,9 +17,9 @@ from aiohttp import web
 
 from dljob.control.situation.ports import Fenced
 from dljob.core.checking import BrokenLaw
-from dljob.core.problems import Problem
 from dljob.local.jobs.registry import is_locked, why_not_written
 from dljob.store.store import StoreError
+from dljob_wire.problems import Problem
 
 log = logging.getLogger(__name__)
 

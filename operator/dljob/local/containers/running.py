@@ -9,9 +9,9 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dljob.core.documents.podfields import ENGINES
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Job
+from dljob.core.model.jobs import ENGINES
 from dljob.local.containers import engines
 from dljob.local.containers.engines import ContainerSpec, Mount
 from dljob.local.environments import Origin

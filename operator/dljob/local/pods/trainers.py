@@ -17,7 +17,7 @@ from dljob.core.documents.jobschema import WORKING_DIRECTORY
 from dljob.core.documents.launchers import notice_of
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Job, Node
-from dljob.core.problems import Problem, join
+from dljob_wire.problems import Problem, join
 
 LONGEST_WORD = (128 << 10) - 512
 """In bytes: Linux's limit of a word of a command and of a variable, less the variable's name."""

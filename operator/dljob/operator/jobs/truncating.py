@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dljob.core.documents.language.records import Many, Record
-from dljob.core.documents.language.schemas import Node, Number, Text
+from dljob_wire.kinds import Kind, Many, Number, Record, Text, Whole
 
 CUT: Final = "…"
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_,:]+")
@@ -19,7 +18,7 @@ _NAMELESS: Final = "Unnamed"
 """Replaces a reason without letters."""
 
 
-def bounded(schema: Node, value: Any) -> Any:
+def bounded(schema: Kind, value: Any) -> Any:
     """Return the allowed value that is nearest to this one; None if there is none."""
     match schema:
         case Record() if isinstance(value, Mapping):
@@ -27,9 +26,9 @@ def bounded(schema: Node, value: Any) -> Any:
         case Many() if isinstance(value, list):
             items = (bounded(schema.items, item) for item in value[: schema.max_items])
             return [item for item in items if item is not None]
-        case Number() if isinstance(value, int | float) and not isinstance(value, bool):
+        case Whole() if isinstance(value, int | float) and not isinstance(value, bool):
             return _bounded_number(schema, value)
-        case Text() if isinstance(value, str) and not schema.choices:
+        case Text() if isinstance(value, str):
             return _bounded_text(schema, value)
         case _:
             return value
@@ -43,11 +42,11 @@ def _bounded_record(schema: Record, value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in fields.items() if part is not None}
 
 
-def _bounded_number(schema: Number, value: float) -> float | None:
+def _bounded_number(schema: Whole, value: float) -> float | None:
     if value != value:  # noqa: PLR0124 - only NaN is, and a large integer fits no float
         return None
     nearest = min(max(value, schema.minimum), schema.maximum)
-    return int(nearest) if schema.whole else nearest
+    return nearest if isinstance(schema, Number) else int(nearest)
 
 
 def _bounded_text(schema: Text, value: str) -> str | None:

@@ -22,7 +22,6 @@ from dljob.control.situation.status import Booking
 from dljob.core.documents import jobfile
 from dljob.core.model import Job, NodeName
 from dljob.core.placement.amounts import NoAmount
-from dljob.core.problems import WrongDocument
 from dljob.kube.client import ApiServer, Conflict, Rejected, Unreachable
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
@@ -32,6 +31,7 @@ from dljob.operator.nodes.requests import Asks, read_asks
 from dljob.operator.pods.remedies import RefusalKind, find_remedy
 from dljob.operator.podspecs import building
 from dljob.operator.podspecs.podsettings import PodSettings
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from dljob.control.acting.sidecar_options import (
 from dljob.control.situation.status import Booking
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Job, NodeName, Role
-from dljob.core.problems import Problem, WrongDocument
 from dljob.kube import names
 from dljob.kube.constraints.foreign import VISIBLE as VISIBLE_GPUS
 from dljob.kube.documents import JsonObject
@@ -33,6 +32,7 @@ from dljob.operator.podspecs.bringing import bring_sidecar
 from dljob.operator.podspecs.host_ports import is_on_host, take_ports
 from dljob.operator.podspecs.podsettings import GpuAccess, PodSettings
 from dljob.operator.podspecs.validating import REQUIRED, insist_on_shapes
+from dljob_wire.problems import Problem, WrongDocument
 
 TLS_FOLDER: Final = "/dljob-tls"
 TLS_VOLUME: Final = "dljob-tls"
@@ -133,7 +133,7 @@ def make_trainer(
     """
     Make the pod of a booking; ``document`` is the DLJob, and ``node`` the Node.
 
-    With hostNetwork it has the ports from ``host_port`` on. Raises :class:`~dljob.core.problems.WrongDocument` if its
+    With hostNetwork it has the ports from ``host_port`` on. Raises :class:`~dljob_wire.problems.WrongDocument` if its
     template is not a pod.
     """
     template = copy.deepcopy(dict(job.template))

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from dljob.core.documents.rules.podrules import TRAINER
-from dljob.core.problems import Problem, WrongDocument
 from dljob.kube.documents import Json
+from dljob_wire.problems import Problem, WrongDocument
 
 BLOCK: Final = 100
 OWN: Final = 2
@@ -88,7 +88,7 @@ def take_ports(pod: Any, ports: str, *, first: int) -> int:
 
     The SideCar's are host ports of the container, so that kube-scheduler keeps other pods with these ports away. A
     draft (``first`` is 0) has none, so that it fits on every node. Raises
-    :class:`~dljob.core.problems.WrongDocument` if the range is empty.
+    :class:`~dljob_wire.problems.WrongDocument` if the range is empty.
     """
     if not ports:
         raise WrongDocument((_NO_HOST_PORTS,))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from dljob.core.documents.rules.podrules import TRAINER
-from dljob.core.problems import Problem, WrongDocument, kind_of, shown
 from dljob.kube.constraints.foreign import CDI_MARKS
 from dljob.kube.documents import Json
+from dljob_wire.problems import Problem, WrongDocument, kind_of, shown
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -42,7 +42,7 @@ _OF_PODS: Final[tuple[tuple[tuple[str, ...], _Shape], ...]] = (
 
 
 def insist_on_shapes(template: Json) -> None:
-    """Raise :class:`~dljob.core.problems.WrongDocument` with all fields of a wrong type."""
+    """Raise :class:`~dljob_wire.problems.WrongDocument` with all fields of a wrong type."""
     problems = (*_iter_problems(template["spec"]), *_iter_devices(template.get("metadata") or {}))
     if problems:
         raise WrongDocument(problems)

@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 from dljob.control.situation.scene import Scene
 from dljob.core.documents.profilefile import parse_all, render_all
 from dljob.core.model import JobId, Snapshot
-from dljob.core.problems import WrongDocument
 from dljob.core.profiles import JobType, Profile
 from dljob.kube import names
 from dljob.kube.client import ApiServer, NotFound, Rejected
@@ -25,6 +24,7 @@ from dljob.kube.documents import Json
 from dljob.kube.resources import CONFIGMAPS
 from dljob.operator.reporting.configmap_writing import ConfigMapWriter
 from dljob.store.store import Store, StoreError
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from dljob_sidecar.checkpoints.copying import CannotCopy, copy, is_copied, remov
 from dljob_sidecar.checkpoints.memory.contents import Contents, Files
 from dljob_sidecar.checkpoints.memory.folder import MemoryFolder, MemoryLimit
 from dljob_sidecar.checkpoints.vetting import Verdict, vet
-from dljob_wire.training import Saving
+from dljob_wire.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Written:
 class MemoryCache:
     """The memory of one job in one container."""
 
-    def __init__(self, saving: Saving, read_free: Callable[[], int]) -> None:
+    def __init__(self, saving: Checkpoint, read_free: Callable[[], int]) -> None:
         """``read_free`` returns the free memory of the container; -1 if unknown."""
         self._disk = saving
         self._here = replace(saving, path=saving.memory_path)
@@ -201,7 +201,7 @@ def _has_files(files: Files, wanted: Mapping[str, Mark]) -> bool:
     return all(name in files and files[name][:3] == mark[:3] for name, mark in wanted.items())
 
 
-def _look(saving: Saving) -> Contents:
+def _look(saving: Checkpoint) -> Contents:
     return Contents(saving, take_snapshot(saving.path))
 
 

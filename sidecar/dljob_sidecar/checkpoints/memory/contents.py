@@ -13,7 +13,7 @@ from dljob_sidecar.checkpoints.copying import files_of
 from dljob_sidecar.checkpoints.inspecting import find_fault, is_sealed
 from dljob_sidecar.checkpoints.recognizing.formats import examine
 from dljob_sidecar.checkpoints.recognizing.signs import is_unfinished, resolve
-from dljob_wire.training import Saving
+from dljob_wire.checkpoints import Checkpoint
 
 Files = Mapping[str, Mark]
 
@@ -21,7 +21,7 @@ Files = Mapping[str, Mark]
 class Contents:
     """A snapshot, sorted into checkpoints and other files."""
 
-    def __init__(self, saving: Saving, snapshot: Snapshot) -> None:
+    def __init__(self, saving: Checkpoint, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._signs = resolve(saving, (), known=snapshot.files)
         self.units: Mapping[str, Files] = self._signs.group(snapshot.files)

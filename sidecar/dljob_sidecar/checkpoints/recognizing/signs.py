@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TypeVar
 
-from dljob_wire.training import MARKER, Complete, Saving
+from dljob_wire.checkpoints import MARKER, Checkpoint, Complete
 
 LOG = re.compile(
     r"\.(csv|tsv|log|txt|jsonl|ndjson|out|err|html|png|svg|pid|lock)$|\.tfevents\."
@@ -138,7 +138,7 @@ class Signs:
         return sorted(names & set(files))
 
 
-def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Signs:
+def resolve(saving: Checkpoint, news: Iterable[str], *, known: Iterable[str]) -> Signs:
     """Choose the signs of a job's checkpoints; ``auto`` examines the new files first, then all."""
     complete = saving.complete
     if complete is Complete.AUTO:
@@ -148,14 +148,14 @@ def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Sig
     return Signs(complete, sign, patterns)
 
 
-def _sign_of_marker(saving: Saving, known: Iterable[str]) -> Sign:
+def _sign_of_marker(saving: Checkpoint, known: Iterable[str]) -> Sign:
     """Find the marker in the folder of each unit, or directly below the path for all units."""
-    if saving.marker in known or not saving.files:
-        inside = any(name.endswith(f"/{saving.marker}") for name in known)
-        if saving.marker in known or not inside:
-            return Sign(pointer=saving.marker)
-        return Sign(("*",), marks=((saving.marker,),))
-    return Sign(marks=((saving.marker,),))
+    if saving.marker_file in known or not saving.files:
+        inside = any(name.endswith(f"/{saving.marker_file}") for name in known)
+        if saving.marker_file in known or not inside:
+            return Sign(pointer=saving.marker_file)
+        return Sign(("*",), marks=((saving.marker_file,),))
+    return Sign(marks=((saving.marker_file,),))
 
 
 def recognise(names: Iterable[str]) -> Complete | None:

@@ -17,7 +17,7 @@ from dljob.cli.verbs.agents.reading import READING
 from dljob.cli.verbs.agents.tools import Asked, Tool
 from dljob.client.backend import BackendError, Json
 from dljob.client.places import Chosen
-from dljob.core.problems import WrongDocument
+from dljob_wire.problems import WrongDocument
 
 
 class PlacedTools:

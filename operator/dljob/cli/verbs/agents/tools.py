@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from dljob.cli.verbs.agents.calls import Halt
 from dljob.cli.verbs.agents.protocol import ToolRefused
 from dljob.client.backend import Backend, Json
-from dljob.core.documents import jobforms
+from dljob.core import forms
 from dljob.local.folders import Folders
 
 Schema = Mapping[str, Any]
@@ -21,7 +21,7 @@ LONGEST_TEXT: Final = 1000
 
 JOB: Final[Schema] = {
     "type": "string",
-    "pattern": rf"^([^/.][^/]*/)?{jobforms.LABEL.pattern}$",
+    "pattern": rf"^([^/.][^/]*/)?{forms.LABEL.pattern}$",
     "maxLength": 320,
     "description": "The name of the job, as list_jobs has it.",
 }

@@ -35,8 +35,8 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     DLJob adds to its template the SideCar, the certificates that identify it, its node, and the
     access to GPUs; everything else stays as you wrote it.
     """
-    from dljob.core.problems import WrongDocument  # noqa: PLC0415 - not for --help
     from dljob.operator.settings import load_settings  # noqa: PLC0415 - likewise
+    from dljob_wire.problems import WrongDocument  # noqa: PLC0415 - not for --help
 
     settings = load_settings(None, options).settings
     found = [source for name in files for source in iter_sources(name)]

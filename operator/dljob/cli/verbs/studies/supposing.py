@@ -27,12 +27,12 @@ from dljob.core import policies
 from dljob.core.documents import profilefile
 from dljob.core.documents.jobnames import full_name
 from dljob.core.documents.rules.jobrules import options_of
-from dljob.core.problems import WrongDocument
 from dljob.core.recording.sums import list_spans
 from dljob.local.folders import Folders
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.simulating import Contestant, Outcome, simulate
+from dljob_wire.problems import WrongDocument
 
 HERE: Final = "-"
 """Named instead of a state folder where the documents come with the question."""

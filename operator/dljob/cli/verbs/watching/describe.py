@@ -22,7 +22,7 @@ from dljob.client.backend import (
 )
 from dljob.client.jobviews import JobView, eta_of, in_ranges, progress_of, read_time
 from dljob.core.documents.launchers import processes_of
-from dljob.core.problems import listed
+from dljob_wire.problems import listed
 
 MOST_EVENTS = 30
 LAST_LINES = 10

@@ -21,7 +21,7 @@ from dljob.client.backend import (
 from dljob.client.jobviews import CANCELLING, PHASES, JobView, eta_of, progress_of
 from dljob.client.turns import show_turn
 from dljob.core.documents.jobnames import full_name
-from dljob.core.problems import listed
+from dljob_wire.problems import listed
 
 HEADER = (
     "NAME",

@@ -11,9 +11,9 @@ from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
 from dljob.cli.verbs.watching.record import read_record
 from dljob.client.places import Place
-from dljob.core.problems import printable
 from dljob.core.recording.record import Record, RecordError, decode
 from dljob.core.recording.report import By, Report, list_parts, make_document, make_report
+from dljob_wire.problems import printable
 
 UNNAMED = "(none)"
 NO_CAUSE = "no decision about the job yet"

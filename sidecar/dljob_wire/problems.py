@@ -1,9 +1,11 @@
 """
-The problems of a document, one line each.
+The problems of a document or a message, one line each.
 
-:mod:`dljob.core.documents.language.schemas` finds the problems and :mod:`dljob.core.documents.jobfile` raises all of them at
+:mod:`dljob_wire.kinds` finds them. A reader of messages raises the first one, :mod:`dljob.core.documents.jobfile` all of them at
 once. The platforms print the lines or put them into a condition.
 """
+
+from __future__ import annotations
 
 import difflib
 import math
@@ -28,7 +30,7 @@ _LONGEST_NAME = 100
 _SHOWN_CHARACTERS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with a document, and what to do about it."""
 
@@ -62,7 +64,7 @@ class WrongDocument(Exception):
 
 def shown(value: object) -> str:
     """Show a value as the subject of a sentence: short, on one line, and as in a file."""
-    if value is None or isinstance(value, Mapping | list | tuple):
+    if value is None or isinstance(value, (Mapping, list, tuple)):
         return "it"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -136,7 +138,7 @@ def foreign_values(value: Any, path: str) -> Iterator[Problem]:
             yield from foreign_values(inner, f"{path}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         yield Problem(path, value, f"{shown(value)} is not a finite number", "give a finite one")
-    elif not isinstance(value, bool | int | float | str | None):
+    elif not isinstance(value, (bool, int, float, str, type(None))):
         wrong = f"{shown(value)} is {kind_of(value)}, which Kubernetes does not know"
         yield Problem(path, value, wrong, "write it in quotes")
 
@@ -166,7 +168,7 @@ def too_large(document: object, *, most: int = MAX_VALUES) -> Problem | None:
             continue
         if isinstance(value, Mapping):
             stack.extend((inner, depth + 1) for inner in value.values())
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, (list, tuple)):
             stack.extend((inner, depth + 1) for inner in value)
     return None
 
@@ -177,7 +179,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
     return value
 
