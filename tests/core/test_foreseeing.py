@@ -6,11 +6,19 @@ import random
 
 import pytest
 
-from dljob.control.reporting.plans import turn_document
+from dljob.control.deciding.futures import turn_document
 from dljob.control.situation.status_documents import write_time
-from dljob.core.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
+from dljob.core.foreseeing import (
+    MOST_DECISIONS,
+    NO_TIME,
+    TOO_LARGE,
+    Turn,
+    foresee,
+    foresee_all,
+    foresee_courses,
+)
 from dljob.core.model import Cluster, JobId, Snapshot
-from dljob.core.predicting.predictor import Span
+from dljob.core.predicting.predictor import SUPPOSED_S, Span
 from dljob.core.profiles import Costs
 from dljob.sim import policies
 from dljob.sim.engine.settings import Setting
@@ -84,6 +92,39 @@ def test_end_is_unknown_without_a_measured_speed():
     (known,) = courses(waits("b"), profiles=()).values()
     assert (known.start.expected, known.end.expected) == (0.0, math.inf)
     assert known.unknown_because == "the speed of b is not known yet"
+
+
+def test_future_of_all_jobs_has_gpus_and_ends():
+    states = [
+        runs("a", (0, 1), options=(2,), speed=2.0, iterations_total=200.0),
+        waits("b", gpus=2),
+    ]
+    states += [waits("c", iterations=400.0), waits("large", gpus=8), waits("off", suspend=True)]
+    snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=(LINEAR,))
+    known = foresee_all(snapshot, policies.make("fifo"))
+    assert set(known) == {"a", "b", "c", "large"}
+    assert known[JobId("a")] == (2, ((0.0, 100.0, 2),), 100.0, "", False)
+    assert known[JobId("b")].spans == ((0.0, 500.0, 2),)
+    assert (known[JobId("c")].gpus, known[JobId("c")].ends_in) == (0, 600.0)
+    assert known[JobId("large")] == (0, (), None, TOO_LARGE, False)
+
+
+@pytest.mark.parametrize(
+    "first", [runs("a", iterations_total=math.inf), runs("a", speed=0.0, model="other")]
+)
+def test_unknown_length_or_speed_is_supposed(first):
+    snapshot = make_snapshot(make_cluster(n1=4), first, waits("b"), profiles=(LINEAR,))
+    known = foresee_all(snapshot, policies.make("fifo"))
+    assert (known[JobId("a")].ends_in, known[JobId("a")].supposes) == (SUPPOSED_S, True)
+    assert (known[JobId("b")].ends_in, known[JobId("b")].supposes) == (SUPPOSED_S + 250.0, False)
+
+
+def test_futures_end_with_the_time_limit():
+    snapshot = make_snapshot(make_cluster(n1=4), runs("a"), waits("b"), profiles=(LINEAR,))
+    checks = itertools.count()
+    known = foresee_all(snapshot, policies.make("fifo"), is_late=lambda: next(checks) >= 1)
+    assert known[JobId("a")].ends_in == 250.0
+    assert known[JobId("b")][2:] == (None, NO_TIME, False)
 
 
 def test_unknown_start_is_not_forecast():

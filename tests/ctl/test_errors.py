@@ -256,7 +256,6 @@ UP = ("up", "--virtual-gpus", "2", "--state", "state")
 SURFACES = {
     "simulate": ("simulate", "five.csv", "--policy", "{}"),
     "compare": ("compare", "five.csv", "--policy", "{}"),
-    "what a live system would do": ("simulate", "--live", "--policy", "{}"),
     "up": (*UP, "--policy", "{}"),
     "a settings file": (*UP, "--config", "settings.yaml"),
     "the environment": UP,

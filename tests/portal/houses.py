@@ -13,6 +13,10 @@ from typing import Any
 
 import aiohttp
 
+from dljob.control.settings import load_tree
+from dljob.kube import names
+from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.settings import OperatorSettings
 from tests.operator.conftest import install_crd
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until
@@ -102,6 +106,12 @@ def inhabited(plane: ControlPlane, folder: Path) -> Iterator[House]:
             api.post("/api/v1/namespaces", {"metadata": {"name": name}})
         plane.kubectl("apply", "--server-side", "-k", WEB_MANIFESTS)
         nodes = add_nodes(api, [make_node("node-1", labels=_pool(4))])
+        published = SettingsConfigMap(HOME, tuple(load_tree(OperatorSettings()).described()))
+        shown = {
+            "metadata": {"name": names.SETTINGS},
+            "data": {names.SETTINGS_KEY: published.text()},
+        }
+        api.post(f"/api/v1/namespaces/{HOME}/configmaps", shown)
         _submit(api, RED, "red-runs", [0, 1])
         _submit(api, BLUE, "blue-runs", [2])
         tokens = _add_users(api)

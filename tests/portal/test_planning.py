@@ -8,12 +8,9 @@ import zlib
 
 import pytest
 
-from dljob.control.settings import load_tree
 from dljob.core.documents.profilefile import render_all
 from dljob.core.profiles import JobType, Profile
 from dljob.kube import names
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
-from dljob.operator.settings import OperatorSettings
 from tests.operator.manifests import make_manifest
 from tests.portal.houses import ALL_JOBS, BLUE, HOME, READ_JOBS, READ_NODES, RED, grant, make_token
 from tests.web.page_api import API, insist
@@ -53,11 +50,7 @@ def owner(house):
     house.api.post(ACCOUNTS, {"metadata": {"name": "owner"}})
     grant(house.api, "ClusterRole", "", "owner", READ_JOBS + READ_NODES)
     grant(house.api, "Role", RED, "owner", CREATE)
-    published = SettingsConfigMap(HOME, tuple(load_tree(OperatorSettings()).described()))
-    data = {names.SETTINGS_KEY: published.text()}
-    house.api.post(CONFIGMAPS, {"metadata": {"name": names.SETTINGS}, "data": data})
-    yield make_token(house.api, "owner")
-    house.api.delete(f"{CONFIGMAPS}/{names.SETTINGS}")
+    return make_token(house.api, "owner")
 
 
 def read_versions(house):

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from dljob.kube.client import ApiServer
 from dljob.kube.reviews import Reviews, User
-from dljob_web.portal.rights import LIST_NODES, Rights, list_jobs_in, read_rights
+from dljob_web.portal.rights import LIST_NODES, Rights, explain_withheld, list_jobs_in, read_rights
 
 
 class Allowed(ApiServer):
@@ -40,3 +42,23 @@ def test_one_who_sees_all_jobs_needs_no_list_of_namespaces():
 
 def test_each_namespace_is_asked_for_where_not_all_are_seen():
     assert read(list_jobs_in("red")) == (Rights(frozenset({"red"}), nodes=False), 1)
+
+
+def test_a_user_who_sees_everything_gets_futures():
+    assert explain_withheld(Rights(None, nodes=True)) == ""
+
+
+@pytest.mark.parametrize(
+    ("rights", "missing"),
+    [
+        (Rights(None, nodes=False), "may not list nodes;"),
+        (Rights(frozenset({"red"}), nodes=True), "may not list DLJobs in all namespaces;"),
+        (Rights(frozenset({"red"}), nodes=False), "may not list DLJobs in all namespaces;"),
+        (Rights(frozenset(), nodes=True), "may not list DLJobs in all namespaces;"),
+    ],
+)
+def test_others_learn_what_is_missing_and_the_remedy(rights, missing):
+    told = explain_withheld(rights)
+    assert missing in told
+    assert "ClusterRoleBinding" in told
+    assert "red" not in told

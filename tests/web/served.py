@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import aiohttp
 
 from dljob.core.recording.record import Record
 from dljob_web.answering import SourceError
-from dljob_web.games import Game, Games
 from dljob_web.guarding import BEARER, Guard
 from dljob_web.listening import listen, serve
 from dljob_web.serving import Server
@@ -26,7 +25,11 @@ QUESTION = {"job": "<i>b</i>", "most": 1, "policy": "fifo"}
 
 def make_future(*jobs: tuple[Any, ...], policy: str = "foresight") -> dict[str, Any]:
     names = ("job", "gpus", "endsInSeconds", "spans")
-    return {"policy": policy, "jobs": [dict(zip(names, each, strict=True)) for each in jobs]}
+    told = [dict(zip(names, each, strict=True)) for each in jobs]
+    unknown = [
+        each | {"unknownBecause": "it is new"} for each in told if each["endsInSeconds"] is None
+    ]
+    return {"policy": policy, "jobs": [*(each for each in told if each["endsInSeconds"]), *unknown]}
 
 
 FUTURES = {
@@ -68,16 +71,15 @@ class Told:
         self.asked += 1
         return self.nodes
 
-    def pose(self, question: object) -> Game:
-        """Pose a game of a program that tells what it is given."""
+    def what_if(self, question: object, *, is_gone: Callable[[], bool]) -> Any:
         if question != QUESTION:
             raise SourceError(f"it is {question!r}", status=400)
-        return Game(("json.tool",), json.dumps(FUTURES).encode(), remedy="")
+        return FUTURES
 
-    def plan(self, documents: list[Any], token: str) -> str:
+    def plan(self, documents: list[Any], token: str) -> Any:
         assert token == ""
         effects = [{"job": each["metadata"]["name"], "submitted": True} for each in documents]
-        return json.dumps({"items": effects, "notices": []})
+        return {"items": effects, "notices": []}
 
     def read_log(self, name: str, *, node: str, token: str) -> Any:
         assert token == ""
@@ -144,12 +146,11 @@ async def served(
     loopback: bool = True,
     names: Collection[str] = (),
     every_s: float = 0.0,
-    games: Games | None = None,
 ) -> AsyncIterator[Asking]:
     """Serve a source on a free port of the loopback."""
     with listen("127.0.0.1", 0) as door:
         ended = asyncio.Event()
-        server = Server(source, every_s=every_s, present_s=every_s, games=games)
+        server = Server(source, every_s=every_s, present_s=every_s)
         application = server.application(Guard(TOKEN, loopback=loopback, names=names))
         running = asyncio.create_task(serve(application, door, until=ended.wait))
         timeout = aiohttp.ClientTimeout(LIMIT_S)

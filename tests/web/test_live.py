@@ -1,6 +1,5 @@
 """The live page in a real browser: its token, what is new, and a server that goes away."""
 
-import json
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -8,7 +7,6 @@ import pytest
 
 from dljob.core.recording.record import Ended, Gpu, Record
 from dljob_web.answering import SourceError
-from dljob_web.games import Game
 from tests.web.records import SCRIPT
 from tests.web.served import TOKEN, Told, make_future
 from tests.web.test_queue_data import job
@@ -266,8 +264,9 @@ def test_what_if_shows_two_futures_above_each_other_with_gain_and_loss(watch):
         assert "As it is, by foresight: jobs end in 1 min 15 s on average" in text
         assert "If policy fifo decides, <i>b</i> has at most 1 GPUs, by fifo" in text
         assert "10 s earlier" in text
-        assert "never ends" in text
-        assert "1 of 2 jobs end earlier, 1 later, 0 at the same time" in text
+        assert (
+            "1 of 2 jobs end earlier, 0 later, 0 at the same time, and of 1 it is not known" in text
+        )
         assert "1 GPU is out of use." in text
         assert await page.evaluate("document.querySelectorAll('.future rect').length") == 5
         assert await page.evaluate("document.querySelectorAll('i:not(.key)').length") == 0
@@ -285,10 +284,8 @@ def test_what_if_draws_of_many_jobs_those_whose_ends_differ_most(watch):
     ]
 
     class Many(Told):
-        def pose(self, question):
-            return Game(
-                ("json.tool",), json.dumps({"notes": [], "futures": futures}).encode(), remedy=""
-            )
+        def what_if(self, question, *, is_gone):
+            return {"notes": [], "futures": futures}
 
     async def look(page):
         await page.until("document.querySelectorAll('select').length === 4")

@@ -6,12 +6,15 @@ asked.
 import asyncio
 import itertools
 import threading
+import time
+
+import pytest
 
 from dljob.core.recording.record import decode, encode
 from dljob_web.answering import SourceError
 from dljob_web.document import policy
 from dljob_web.page_data import make_page_data
-from dljob_web.serving import MOST_EXPLAINED, MOST_PLANNED
+from dljob_web.serving import MOST_EXPLAINED, MOST_PLANNED, Asking
 from tests.web.records import SCRIPT, hostile_record
 from tests.web.served import FUTURES, LIMIT_S, QUESTION, TOKEN, Told, served
 
@@ -176,23 +179,58 @@ def test_one_question_is_answered_at_a_time():
     begun, may_end = threading.Event(), threading.Event()
 
     class Slow(Told):
-        def pose(self, question):
+        def what_if(self, question, *, is_gone):
             begun.set()
             assert may_end.wait(LIMIT_S)
-            return super().pose(question)
+            return super().what_if(question, is_gone=is_gone)
 
     async def look(ask):
         first = asyncio.create_task(ask.post("api/v1/what-if", QUESTION))
         assert await asyncio.to_thread(begun.wait, LIMIT_S)
         refused = await ask.post("api/v1/what-if", QUESTION)
         assert refused.status == 429
-        assert "another question is being answered" in refused.json["error"]
+        assert "another question of yours is being answered" in refused.json["error"]
         # Others look meanwhile.
         assert (await ask("api/v1/page")).status == 200
         may_end.set()
         assert (await first).json == FUTURES
 
     run(look, Slow())
+
+
+def test_the_play_learns_that_its_viewer_has_left():
+    begun, ended = threading.Event(), threading.Event()
+
+    class Endless(Told):
+        def what_if(self, question, *, is_gone):
+            begun.set()
+            while not is_gone():
+                time.sleep(0.01)
+            ended.set()
+            return FUTURES
+
+    async def look(ask):
+        asked = asyncio.create_task(ask.post("api/v1/what-if", QUESTION))
+        assert await asyncio.to_thread(begun.wait, LIMIT_S)
+        asked.cancel()
+        assert await asyncio.to_thread(ended.wait, LIMIT_S)
+
+    run(look, Endless())
+
+
+def test_a_viewer_has_one_turn_and_all_of_them_a_few():
+    asking = Asking(most=2)
+    with asking.turn("ann"):
+        with pytest.raises(SourceError, match="another question of yours"), asking.turn("ann"):
+            pass
+        with asking.turn("bob"):
+            with pytest.raises(SourceError, match="another question is being") as caught:
+                asking.turn("eve").__enter__()
+            assert caught.value.status == 429
+        with asking.turn("eve"):
+            pass
+    with asking.turn("ann"):
+        pass
 
 
 @asked
@@ -207,7 +245,7 @@ async def test_a_question_is_json(ask, source):
 
 
 @asked
-async def test_viewers_who_get_no_futures_are_told_why_and_nothing_is_posed(ask, source):
+async def test_viewers_who_get_no_futures_learn_why_and_nothing_is_played(ask, source):
     assert (await ask("api/v1/what-if")).json == {"allowed": True, "reason": ""}
     source.withheld = "you may not; ask an administrator"
     told = await ask("api/v1/what-if")

@@ -108,6 +108,14 @@ class Connection:
         found = self._ask(lambda: self._backend.preview(documents))
         return Plan(tuple(found.effects), tuple(found.notices), found.tells_others)
 
+    def what_if(self, **differences: str | int) -> Json:
+        """
+        Play two futures of all jobs: as it is, and with these differences, such as ``job="bert", most=2``.
+
+        The differences are the options of ``dljob what-if``; the answer is what it prints with ``-o json``.
+        """
+        return self._ask(lambda: self._backend.what_if(differences))
+
     # --- reading
 
     def jobs(self, selector: str = "") -> list[JobView]:

@@ -90,6 +90,9 @@ VERBS = {
         "get": Verb("verbs.watching.get", "List jobs, once or as they change."),
         "describe": Verb("verbs.watching.describe", "Show everything about a job."),
         "why": Verb("verbs.watching.why", "Explain what a job does now, or why it waits."),
+        "what-if": Verb(
+            "verbs.watching.what_if", "Show when jobs would end if something were different."
+        ),
         "history": Verb(
             "verbs.watching.history", "List the decisions about a job, with cause and cost."
         ),

@@ -7,7 +7,7 @@ is to see a job's GPUs runs here, in the surroundings that it tells.
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,9 @@ from dljob.client.backend import (
     LogQuery,
     NotThere,
     Plan,
+    name_briefly,
+    name_fully,
+    never,
     warn,
 )
 from dljob.client.jobviews import JobView
@@ -33,7 +36,6 @@ from dljob.local import environments
 from dljob.local.pods.logtimes import Begin
 
 if TYPE_CHECKING:
-    from dljob.core.profiles import Profile
     from dljob.core.recording.record import Record
 
 WATCH_S = 25.0
@@ -44,6 +46,9 @@ RETRY_S = 1.0
 
 RECORD_S = 90.0
 """The additional time for a record: a long one takes seconds, and the users of a machine get theirs in turn."""
+
+WHAT_IF_S = 60.0
+"""The additional time for two futures, which a user gets one after another."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses of a shell for a command that does not exist, or that cannot be executed."""
@@ -120,6 +125,12 @@ class LocalBackend:
         answer = self._ask("POST", "plan", body=_list(documents))
         return Plan(answer["items"], answer["notices"])
 
+    def what_if(self, question: Json, *, is_gone: Callable[[], bool] = never) -> Json:  # noqa: ARG002 - the end of the connection ends the play
+        answer = self._client.ask(
+            "POST", ("what-if",), body=name_fully(question, self._named), seconds=WHAT_IF_S
+        )
+        return name_briefly(answer, self.home)
+
     def explain(self, name: str) -> Json:
         return self._get("jobs", self._named(name), "why")
 
@@ -157,9 +168,6 @@ class LocalBackend:
 
     def list_settings(self) -> list[Json]:
         return self._items("config")
-
-    def read_profiles(self) -> "list[Profile]":
-        return []
 
     # --- what happens here
 

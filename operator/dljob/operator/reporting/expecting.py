@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from dljob.control.deciding.futures import foresee_in_time
+from dljob.control.deciding.futures import foresee_in_time, turn_document
 from dljob.control.loop import Controller
-from dljob.control.reporting.plans import turn_document
 from dljob.control.situation.ports import Fenced, NotKept, NotKeptAlone
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status_documents import read_time

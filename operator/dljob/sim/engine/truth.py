@@ -58,11 +58,11 @@ class Truth:
         speed = self.speed_on_one_gpu(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
-    def seconds_isolated(self, traced: TracedJob, *, done: float) -> float:
-        """Return how long what is left of a job trains on its requested GPUs if it is alone there."""
+    def seconds_isolated(self, traced: TracedJob) -> float:
+        """Return how long a job trains on its requested GPUs if it is alone there."""
         job, gpus, predictor = traced.job, traced.job.gpus.requested, self._predictor
         speed = predictor.speed(job, predictor.shape(gpus, predictor.best_type(job, gpus)))
-        return max(0.0, traced.iterations - done) / speed if speed > 0 else 0.0
+        return traced.iterations / speed if speed > 0 else 0.0
 
     def costs_of(self, run: Run) -> Costs:
         """The costs of a change; the first start of a job that is measured before it trains costs more."""

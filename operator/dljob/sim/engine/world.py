@@ -12,7 +12,7 @@ from functools import partial
 
 from dljob.core import cycle
 from dljob.core.contract import Policy
-from dljob.core.model import Cluster, JobState, Placement, Snapshot
+from dljob.core.model import Cluster, JobState, Snapshot
 from dljob.core.placement import largest
 from dljob.core.primitives.backoff import wait_after
 from dljob.core.profiles import Costs
@@ -30,7 +30,7 @@ from dljob.sim.engine.training import Ends, Training
 from dljob.sim.engine.truth import Forecasts, Truth
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs.tables import MOST_SECONDS
-from dljob.sim.jobs.workloads import Standing, TracedJob, Workload
+from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob.sim.results.recording import Recorder
 from dljob.sim.results.records import Happening, JobRecord, Record
 
@@ -106,8 +106,7 @@ class World:
     def play(self) -> Record:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
-            # Jobs that exist already were submitted before time began.
-            at = traced.job.submitted_at if traced.standing is None else 0.0
+            at = traced.job.submitted_at
             self._kernel.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
         for outage in self._setting.outages:
             self._kernel.at(
@@ -171,7 +170,6 @@ class World:
     # Events.
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
-        standing = traced.standing
         run = _make_run(
             traced,
             order,
@@ -180,25 +178,13 @@ class World:
             truth=self._truth,
             forecasts=self._forecasts,
         )
-        # Judged by what was asked for, so that every policy is given the same jobs. A live system
-        # has taken a job that it can run on fewer GPUs.
-        needed = run.record.requested if standing is None else run.state.least
-        if needed > largest.largest_possible(run.state, self._nodes.whole):
+        # Judged by what was asked for, so that every policy is given the same jobs.
+        if run.record.requested > largest.largest_possible(run.state, self._nodes.whole):
             self._books.drop(traced.job.id)
             return
         self._books.add(run)
         self._rounds.ask()
-        if standing is not None and standing.placement is not None:
-            self._go_on(run, standing.placement)
-        else:
-            self._books.wait(run)
-
-    def _go_on(self, run: Run, placement: Placement) -> None:
-        """Let a job train on where a live system has it."""
-        run.record.started_at = self._kernel.now
-        self._books.note(run, placement=placement)
-        self._books.journal.log(run, Happening.GRANTED, gpus=placement.gpus)
-        self._coordinator.adopt(run, placement)
+        self._books.wait(run)
 
     def _complete(self, run: Run, stamp: int) -> None:
         if run.stamp != stamp:
@@ -266,31 +252,21 @@ def _make_run(
     truth: Truth,
     forecasts: Forecasts,
 ) -> Run:
-    """Return the run of a job that begins to wait, or goes on where a live system has it."""
-    job, standing = traced.job, traced.standing or Standing()
-    growth = setting.growth
-    # Times of a job that was there before count from the beginning.
-    begin = job.submitted_at if traced.standing is None else now
-    isolated_s = truth.seconds_isolated(traced, done=standing.iterations_done)
+    """Return the run of a job that begins to wait."""
+    job, growth = traced.job, setting.growth
+    isolated_s = truth.seconds_isolated(traced)
     if isolated_s > MOST_SECONDS:
         raise BadInput(
             truth.workload_name,
             f"job {job.id} would train for {isolated_s:.3g} s on the GPUs that it requests",
             remedy=f"give it a length of at most {MOST_SECONDS:,.0f} s, which are 126 years",
         )
-    record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
+    record = JobRecord(job.id, job.gpus.requested, job.submitted_at, isolated_s=isolated_s)
     state = JobState(
         job=job if growth is None else growth.limit(job, 0),
         order=order,
         observed_at=now,
-        iterations_done=standing.iterations_done,
         iterations_total=forecasts.at_first(traced),
-        service=standing.service,
-        started_at=standing.started_at,
-        bound_to=standing.bound_to,
-        batch_size=standing.batch_size,
         keeps_first=setting.keeps_work and not traced.declares,
     )
-    run = Run(traced=traced, record=record, state=state)
-    run.safe_iterations = standing.iterations_done
-    return run
+    return Run(traced=traced, record=record, state=state)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, NodeName, Placement, Training
+from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, Training
 from dljob.core.profiles import JobType, Profile
 from dljob.sim.inputs.documents import (
     Described,
@@ -30,24 +30,7 @@ from dljob.sim.jobs.learning import Learning
 from dljob.sim.jobs.noise import Noise, noise_of
 from dljob.sim.jobs.scaling import Scaling, load_standard_curves, make_scaler
 
-__all__ = ["Learning", "Standing", "TracedJob", "Workload", "read"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How far a job has come when a simulation begins with it, at time 0."""
-
-    iterations_done: float = 0.0
-    service: float = 0.0
-    """GPU-seconds that it has held."""
-    placement: Placement | None = None
-    """The GPUs on which it trains; ``None``: it waits."""
-    started_at: float | None = None
-    """When it was first given GPUs, which is not after 0."""
-    bound_to: tuple[NodeName, ...] = ()
-    """The nodes that hold its unshared checkpoint."""
-    batch_size: int | None = None
-    """The batch that it was last given, if not its own."""
+__all__ = ["Learning", "TracedJob", "Workload", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +47,6 @@ class TracedJob:
     How many iterations policies believe that it needs (:mod:`dljob.sim.beliefs`); infinite: they know
     nothing of it; ``None``: they know the truth, or what its metric forecasts.
     """
-    standing: Standing | None = None
-    """The state of a job that a live system has already; such a job exists from the beginning."""
     noise: Noise | None = None
     """The cost of larger batches in convergence; without one, there is none."""
     saves: bool = True

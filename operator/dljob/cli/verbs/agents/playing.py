@@ -1,5 +1,5 @@
 """
-The tools of :mod:`dljob.cli.verbs.agents.reading` that play: two futures of all jobs, and traces.
+The tools of :mod:`dljob.cli.verbs.agents.reading` that play traces.
 
 Each game is a process of its own with a limit of time, so that a long one neither keeps the memory of the server nor
 runs on after its question was given up. An agent chooses what the process reads, so a tool takes names of policies
@@ -10,14 +10,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dljob.cli.verbs.agents.calls import Halt, Halted
 from dljob.cli.verbs.agents.protocol import ToolRefused
-from dljob.cli.verbs.agents.tools import JOB, Asked, text, whole
+from dljob.cli.verbs.agents.tools import Asked, text, whole
 from dljob.client.backend import Json
 
 LONGEST_S: Final = 180.0
@@ -28,12 +27,6 @@ MOST_BYTES: Final = 2 << 30
 MOST_GPUS: Final = 100_000
 MOST_POLICIES: Final = 20
 
-HERE: Final = "-"
-"""Named instead of a state folder where the documents come with the question."""
-SHIPPED: Final = (
-    "the operator's profiles cannot be read, so speeds are the shipped ones and those of now"
-)
-
 _SCRIPT: Final = (
     f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({MOST_CPU_S}, {MOST_CPU_S}));"
     f"resource.setrlimit(resource.RLIMIT_AS, ({MOST_BYTES}, {MOST_BYTES}));"
@@ -43,16 +36,6 @@ COMMAND: Final = ("-c", _SCRIPT)
 
 ENDINGS: Final = (".csv", ".csv.gz", ".yaml", ".yml", ".json")
 """Endings of traces. Errors about a trace quote it, so no other files are read."""
-
-DIFFERENCES: Final[Mapping[str, Any]] = {
-    "policy": text("Another policy decides."),
-    "job": {**JOB, "description": "The job that has other GPUs or another priority."},
-    "priority": whole("The priority of that job.", least=-1_000_000, most=1_000_000),
-    "least": whole("The least number of GPUs of that job.", least=1, most=MOST_GPUS),
-    "most": whole("The greatest number of GPUs of that job.", least=1, most=MOST_GPUS),
-    "another": {**JOB, "description": "One more job like this one is submitted now."},
-    "cordon": text("The GPUs of this node are given to no job."),
-}
 
 GAME: Final[Mapping[str, Any]] = {
     "trace": text(
@@ -71,35 +54,6 @@ GAME: Final[Mapping[str, Any]] = {
         most=MOST_GPUS,
     ),
 }
-
-
-def suppose(asked: Asked) -> Json:
-    question: Json = dict(asked.given)
-    if asked.folders is not None:
-        place = [str(asked.folders.root)]
-    else:
-        place = [HERE, str(MOST_BYTES)]
-        from dljob.core.documents.profilefile import render_all  # noqa: PLC0415 - it loads the brain, as below
-
-        profiles = asked.backend.read_profiles()
-        question = {
-            "question": question,
-            "at": time.time(),
-            "home": asked.backend.home,
-            "jobs": asked.backend.list_jobs().items,
-            "nodes": asked.backend.list_nodes(),
-            "settings": asked.backend.list_settings(),
-            "profiles": render_all(profiles),
-            "notes": [] if profiles else [SHIPPED],
-        }
-    words = ("-m", "dljob.cli.verbs.studies.supposing", *place)
-    answer: Json = _play(words, asked.halt, question=json.dumps(question)).answer
-    if "error" in answer:
-        raise ToolRefused(answer["error"])
-    near = f"{asked.backend.home}/"
-    for course in (course for future in answer["futures"] for course in future["jobs"]):
-        course["job"] = course["job"].removeprefix(near)
-    return {"differences": dict(asked.given), **answer}
 
 
 def simulate(asked: Asked) -> Json:
@@ -178,11 +132,11 @@ class _Played(NamedTuple):
     notices: list[str]
 
 
-def _play(words: Sequence[str], halt: Halt, *, question: str = "") -> _Played:
+def _play(words: Sequence[str], halt: Halt) -> _Played:
     """Run one of our modules in a process that ends with the call; return its document."""
     game = subprocess.Popen(  # noqa: S603 - our own modules
         [sys.executable, "-P", *words],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -192,7 +146,7 @@ def _play(words: Sequence[str], halt: Halt, *, question: str = "") -> _Played:
     is_late = False
     with game, halt.ending(game.kill):
         try:
-            written, told = game.communicate(question, timeout=LONGEST_S)
+            written, told = game.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             is_late = True
             game.kill()

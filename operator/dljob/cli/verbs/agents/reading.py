@@ -1,10 +1,11 @@
 """The tools of ``dljob mcp`` that change nothing."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from dljob.cli.inputs.spans import read_begin
 from dljob.cli.verbs.agents import playing
-from dljob.cli.verbs.agents.tools import DOCUMENT, JOB, Asked, Tool, text, whole
+from dljob.cli.verbs.agents.tools import DOCUMENT, JOB, Asked, Schema, Tool, text, whole
 from dljob.client.backend import Json, LogQuery
 from dljob.client.jobviews import PHASES, JobView
 from dljob.client.turns import describe_turn, show_plan
@@ -112,6 +113,11 @@ def _preview_job(asked: Asked) -> Json:
     return {"text": text, "effects": plan.effects, "notices": plan.notices}
 
 
+def _ask_what_if(asked: Asked) -> Json:
+    given = dict(asked.given)
+    return {"differences": given, **asked.backend.what_if(given, is_gone=lambda: asked.halt.is_set)}
+
+
 def _report(asked: Asked) -> Json:
     since = asked.given.get("since")
     record = asked.backend.read_record(0.0 if since is None else read_begin(since))
@@ -119,6 +125,16 @@ def _report(asked: Asked) -> Json:
     incomplete = [f"The report is not complete: {each}." for each in record.header.missing]
     return {**report, **_limited(asked, "rows", report["rows"]), "notices": incomplete}
 
+
+DIFFERENCES: Final[Mapping[str, Schema]] = {
+    "policy": text("Another policy decides."),
+    "job": {**JOB, "description": "The job that has other GPUs or another priority."},
+    "priority": whole("The priority of that job.", least=-1_000_000, most=1_000_000),
+    "least": whole("The least number of GPUs of that job.", least=1, most=playing.MOST_GPUS),
+    "most": whole("The greatest number of GPUs of that job.", least=1, most=playing.MOST_GPUS),
+    "another": {**JOB, "description": "One more job like this one is submitted now."},
+    "cordon": text("The GPUs of this node are given to no job."),
+}
 
 LIMIT: Final = whole(f"The number of jobs; {USUAL_JOBS} without it.", least=1, most=10_000)
 
@@ -214,9 +230,9 @@ READING: Final = (
         name="what_if",
         does="Play two futures of all jobs by the very scheduler: as it is, and with something different."
         " Nothing is changed.",
-        ask=playing.suppose,
+        ask=_ask_what_if,
         plays=True,
-        arguments=playing.DIFFERENCES,
+        arguments=DIFFERENCES,
     ),
     Tool(
         name="simulate",

@@ -94,9 +94,7 @@ def check_outputs(options: Options) -> None:
 
 def play(options: Options, workload: Workload, *, setting: Setting) -> Played:
     """Play the workload under every policy, with a bar for a person who watches."""
-    # The output has a line for each of the few jobs of a live system.
-    is_live = any(traced.standing is not None for traced in workload.jobs)
-    keeps = is_live or options.jobs_out is not None or options.plot is not None
+    keeps = options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None

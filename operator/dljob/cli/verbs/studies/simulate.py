@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from dljob.cli.inputs import arguments
 from dljob.cli.inputs.completing import complete_policies
-from dljob.cli.inputs.options import with_place
-from dljob.cli.output.messages import INTERRUPTED, say
+from dljob.cli.output.messages import INTERRUPTED
 from dljob.cli.verbs.studies import figures
 from dljob.cli.verbs.studies.playing import Options, conclude
 from dljob.cli.verbs.studies.scenarios import (
@@ -29,15 +27,12 @@ from dljob.cli.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
-from dljob.client.places import Place, opened
-from dljob.sim import policies
 from dljob.sim.premises import list_premises
 from dljob.sim.scenarios import Scenario, build_setting, charge_trials, read_workload
-from dljob.sim.simulating import Contestant
 
 
 @click.command("simulate")
-@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--policy",
     "policies",
@@ -76,14 +71,7 @@ from dljob.sim.simulating import Contestant
     help="Also write all that happens: as JSON lines, as a trace for Perfetto if the name ends with .pftrace,"
     " or as a page for a browser if it ends with .html. Of several policies each has a file with its name in it. See docs/record.md.",
 )
-@click.option(
-    "--live",
-    is_flag=True,
-    help="Play the jobs that a live system has now, from where they are, instead of a TRACE. The "
-    "options below say which; without them it is the one that `dljob get` asks.",
-)
-@with_place
-def command(*, place: Place, live: bool, **given: Any) -> int:
+def command(**given: Any) -> int:
     """
     Play TRACE under one or more policies and print their figures.
 
@@ -91,12 +79,6 @@ def command(*, place: Place, live: bool, **given: Any) -> int:
     `docs/simulator-inputs.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
     dljob.io/submit-at, or a folder of such files.
     """
-    if live:
-        return run_live(place, given)
-    if place != Place():
-        raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
-    if given["trace"] is None:
-        raise click.UsageError("Missing argument 'TRACE'.")
     output = given.pop("output")
     scenario = take_scenario(given)
     return run(scenario, Options(source=scenario.trace, **given), output=output)
@@ -113,39 +95,4 @@ def run(scenario: Scenario, options: Options, *, output: str) -> int:
     scores = [outcome.score for outcome in played.outcomes]
     text = figures.show(scores, output, premises=list_premises(workload, setting))
     click.echo(text, nl=False)
-    return INTERRUPTED if played.is_cut else 0
-
-
-def run_live(place: Place, given: dict[str, Any]) -> int:
-    """Play what a live system has, and print what would become of each of its jobs."""
-    # Not at the top, because nothing else here needs what live systems are made of.
-    from dljob.cli.verbs.studies import foretelling, live  # noqa: PLC0415
-
-    context = click.get_current_context()
-    typed = {n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
-    live.check_usage(typed)
-    with opened(place) as backend:
-        known = live.read_known(backend, state=place.state, profiles=given["profiles"])
-        present = live.read(backend, known, seed=given["seed"])
-    if not present.workload.jobs:
-        say("There are no jobs that train or wait.")
-        return 0
-    chosen = (
-        given["policies"]
-        if "policies" in typed
-        else (Contestant(present.policy, policies.read(present.policy)),)
-    )
-    options = Options(
-        source=live.NAME,
-        policies=chosen,
-        jobs_out=given["jobs_out"],
-        plot=given["plot"],
-        record=given["record"],
-        formats=given["formats"],
-        look=given["look"],
-    )
-    workload = live.mislead(present.workload, given)
-    played = conclude(options, workload, setting=live.adjust(present.setting, given, typed=typed))
-    if played.outcomes:
-        click.echo(foretelling.show(workload, played.outcomes, form=given["output"]), nl=False)
     return INTERRUPTED if played.is_cut else 0

@@ -81,16 +81,6 @@ class Coordinator:
         if target is not None:
             self._claims.update(dict.fromkeys(target.refs(), run))
 
-    def adopt(self, run: Run, placement: Placement) -> None:
-        """Let a run train where it trained before the world began; that costs nothing."""
-        run.target = run.serving = run.granted = placement
-        run.pods = {node: Pod(ready=True) for node in placement.nodes}
-        refs = set(placement.refs())
-        self._claims.update(dict.fromkeys(refs, run))
-        self._acquire(run, refs)
-        run.activity = Activity.TRAINING
-        self._listener.training_starts(run)
-
     def restart(self, run: Run) -> None:
         """Let a run that trains where it shall be stop and start again there, with another batch."""
         self._stop(run, saves=True)
