@@ -3,12 +3,12 @@
 from typing import Final
 
 from dljob.cli.inputs.spans import read_begin
-from dljob.cli.verbs.agents import playing
-from dljob.cli.verbs.agents.tools import DOCUMENT, JOB, Asked, Tool, text, whole
 from dljob.client.backend import Json, LogQuery
 from dljob.client.jobviews import PHASES, JobView
 from dljob.client.turns import describe_turn, show_plan
 from dljob.core.recording.report import By, make_document, make_report
+from dljob_mcp import playing
+from dljob_mcp.tools import DOCUMENT, JOB, Asked, Tool, text, whole
 
 MOST_LINES: Final = 1000
 USUAL_LINES: Final = 100
@@ -215,14 +215,12 @@ READING: Final = (
         does="Play two futures of all jobs by the very scheduler: as it is, and with something different."
         " Nothing is changed.",
         ask=playing.suppose,
-        plays=True,
         arguments=playing.DIFFERENCES,
     ),
     Tool(
         name="simulate",
         does="Play a trace of jobs under one or more policies on a cluster, and return their figures.",
         ask=playing.simulate,
-        plays=True,
         arguments=playing.GAME,
         required=("trace",),
     ),
@@ -230,7 +228,6 @@ READING: Final = (
         name="list_policies",
         does="List the policies: what each does, its paper, what it needs to know, and its options.",
         ask=playing.list_policies,
-        plays=True,
         arguments={},
     ),
 )
