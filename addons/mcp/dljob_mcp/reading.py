@@ -187,7 +187,7 @@ READING: Final = (
     ),
     Tool(
         name="preview_job",
-        does="Tell what would be decided if a job were submitted now, and at the expense of which jobs."
+        does="Show the decision if a job were submitted now, and the jobs that would pay for it."
         " Nothing is submitted.",
         ask=_preview_job,
         arguments={"document": DOCUMENT},

@@ -34,8 +34,8 @@ def command(*, place: Place, allow_changes: bool, traces: tuple[Path, ...], skil
     """
     Serve agents by the Model Context Protocol, on standard input and output.
 
-    Agents can ask for jobs, the reason of their state, the queue, GPUs and logs, for what would happen if
-    something were different, and for simulations. Without --allow-changes no tool changes anything. An
+    Agents can ask for jobs, the reason of their state, the queue, GPUs and logs, for the future if something
+    were different, and for simulations. Without --allow-changes no tool changes anything. An
     agent's settings name the command:
 
     \b
