@@ -47,6 +47,7 @@ VERBS: Final[Mapping[str, AddOnVerb]] = {
         "dljob-lab", "Simulation", "Compare policies in many scenarios, on all cores."
     ),
     "demo": AddOnVerb("dljob-lab", "Simulation", "Show on this machine what DLJob does, live."),
+    "mcp": AddOnVerb("dljob-mcp", "More", "Serve agents by the Model Context Protocol."),
     "reproduce": AddOnVerb("dljob-lab", "Simulation", "Repeat the evaluation of a paper."),
     "web": AddOnVerb("dljob-web", "Jobs", "Open the page of a cluster or a machine in a browser."),
 }

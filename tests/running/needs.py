@@ -26,6 +26,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "operator/dljob/local": (*MACHINE, "attack"),
     "operator/dljob/operator": (*CLUSTER, "chaos", "bench"),
     "addons/lab/dljob_lab": ("test-slow", "test-processes"),
+    "addons/mcp": ("test-processes", "test-control-plane"),
     "addons/web/dljob_web/portal": ("test-control-plane",),
     "operator/dljob/sim": ("test-slow", "test-long", "bench"),
     "operator/dljob/store": ("test-processes", "chaos"),

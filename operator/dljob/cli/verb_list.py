@@ -136,7 +136,6 @@ VERBS = {
         "policies": Verb("verbs.studies.policies", "List the policies."),
     },
     "More": {
-        "mcp": Verb("verbs.agents.mcp", "Serve agents by the Model Context Protocol."),
         "completion": Verb("completion", "Print the completion script for your shell."),
     },
 }

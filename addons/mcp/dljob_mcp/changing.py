@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from dljob.cli.verbs.agents.tools import DOCUMENT, JOB, Asked, Tool, text, whole
 from dljob.client.backend import Json
 from dljob.client.changing import cancel_job, change_job, suspend_job
 from dljob.client.demands import Demand, read_counts
 from dljob.core.documents.jobnames import full_name
+from dljob_mcp.tools import DOCUMENT, JOB, Asked, Tool, text, whole
 
 
 def _submit_job(asked: Asked) -> Json:

@@ -1,5 +1,5 @@
 """
-The tools of :mod:`dljob.cli.verbs.agents.reading` that play traces.
+The tools of :mod:`dljob_mcp.reading` that play traces.
 
 Each game is a process of its own with a limit of time, so that a long one neither keeps the memory of the server nor
 runs on after its question was given up. An agent chooses what the process reads, so a tool takes names of policies
@@ -8,16 +8,16 @@ that DLJob ships, and traces in the folders that the user has named; each word i
 
 import json
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from dljob.cli.verbs.agents.calls import Halt, Halted
-from dljob.cli.verbs.agents.protocol import ToolRefused
-from dljob.cli.verbs.agents.tools import Asked, text, whole
+import anyio
+
 from dljob.client.backend import Json
+from dljob_mcp.tools import Asked, Game, ToolRefused, text, whole
 
 LONGEST_S: Final = 180.0
 MOST_CPU_S: Final = 360
@@ -56,19 +56,17 @@ GAME: Final[Mapping[str, Any]] = {
 }
 
 
-def simulate(asked: Asked) -> Json:
+def simulate(asked: Asked) -> Game:
     given = asked.given
     trace = _find_trace(given["trace"], asked.traces)
     names = [f"--policy={_check_policy(name)}" for name in given.get("policies", ())]
     size = [f"--gpus={given['gpus']}"] if "gpus" in given else []
-    played = _play(
-        (*COMMAND, "simulate", *names, *size, "-o", "json", "--", str(trace)), asked.halt
-    )
-    return {"results": played.answer, "notices": played.notices}
+    words = (*COMMAND, "simulate", *names, *size, "-o", "json", "--", str(trace))
+    return Game(words, lambda results, notices: {"results": results, "notices": notices})
 
 
-def list_policies(asked: Asked) -> Json:
-    return {"policies": _play((*COMMAND, "policies", "-o", "json"), asked.halt).answer}
+def list_policies(_: Asked) -> Game:
+    return Game((*COMMAND, "policies", "-o", "json"), lambda policies, _: {"policies": policies})
 
 
 def _check_policy(name: str) -> str:
@@ -127,41 +125,34 @@ def _resolve(folder: Path, path: str) -> Path | None:
         return None
 
 
-class _Played(NamedTuple):
-    answer: Any
-    notices: list[str]
-
-
-def _play(words: Sequence[str], halt: Halt) -> _Played:
-    """Run one of our modules in a process that ends with the call; return its document."""
-    game = subprocess.Popen(  # noqa: S603 - our own modules
-        [sys.executable, "-P", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Ctrl-C goes to the server, which ends its games.
-        start_new_session=True,
+async def play(game: Game) -> Json:
+    """Play a game in a process that ends with the call; raises :class:`ToolRefused`."""
+    late = ToolRefused(
+        f"the game is not over after {LONGEST_S:.0f} s, or takes too much of the processor;"
+        " ask for fewer policies or a shorter trace"
     )
-    is_late = False
-    with game, halt.ending(game.kill):
+    # A file, because a process that ends early would break a pipe.
+    with tempfile.TemporaryFile() as question:
+        question.write(game.question.encode())
+        question.seek(0)
         try:
-            written, told = game.communicate(timeout=LONGEST_S)
-        except subprocess.TimeoutExpired:
-            is_late = True
-            game.kill()
-            written, told = game.communicate()
-    if halt.is_set:
-        raise Halted
-    if is_late or game.returncode == -signal.SIGXCPU:
-        raise ToolRefused(
-            f"the game is not over after {LONGEST_S:.0f} s, or takes too much of the processor;"
-            " ask for fewer policies or a shorter trace"
-        )
-    if game.returncode != 0 and "MemoryError" in told:
+            with anyio.fail_after(LONGEST_S):
+                # Ctrl-C goes to the server, which ends its games.
+                ended = await anyio.run_process(
+                    [sys.executable, "-P", *game.words],
+                    stdin=question,
+                    check=False,
+                    start_new_session=True,
+                )
+        except TimeoutError as error:
+            raise late from error
+    problems = ended.stderr.decode("utf-8", "replace")
+    if ended.returncode == -signal.SIGXCPU:
+        raise late
+    if ended.returncode != 0 and "MemoryError" in problems:
         raise ToolRefused(
             f"the game takes more than {MOST_BYTES >> 30} GiB of memory; ask for a shorter trace"
         )
-    if game.returncode != 0:
-        raise ToolRefused(told.strip() or f"the game ended with {game.returncode}")
-    return _Played(json.loads(written), told.splitlines())
+    if ended.returncode != 0:
+        raise ToolRefused(problems.strip() or f"the game ended with {ended.returncode}")
+    return game.read(json.loads(ended.stdout), problems.splitlines())

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from dljob.cli.inputs.spans import read_begin
-from dljob.cli.verbs.agents import playing
-from dljob.cli.verbs.agents.tools import DOCUMENT, JOB, Asked, Schema, Tool, text, whole
 from dljob.client.backend import Json, LogQuery
 from dljob.client.jobviews import PHASES, JobView
 from dljob.client.turns import describe_turn, show_plan
 from dljob.core.recording.report import By, make_document, make_report
+from dljob_mcp import playing
+from dljob_mcp.tools import DOCUMENT, JOB, Asked, Schema, Tool, text, whole
 
 MOST_LINES: Final = 1000
 USUAL_LINES: Final = 100
@@ -115,7 +115,7 @@ def _preview_job(asked: Asked) -> Json:
 
 def _ask_what_if(asked: Asked) -> Json:
     given = dict(asked.given)
-    return {"differences": given, **asked.backend.what_if(given, is_gone=lambda: asked.halt.is_set)}
+    return {"differences": given, **asked.backend.what_if(given)}
 
 
 def _report(asked: Asked) -> Json:
@@ -203,7 +203,7 @@ READING: Final = (
     ),
     Tool(
         name="preview_job",
-        does="Tell what would be decided if a job were submitted now, and at the expense of which jobs."
+        does="Show the decision if a job were submitted now, and the jobs that would pay for it."
         " Nothing is submitted.",
         ask=_preview_job,
         arguments={"document": DOCUMENT},
@@ -231,14 +231,12 @@ READING: Final = (
         does="Play two futures of all jobs by the very scheduler: as it is, and with something different."
         " Nothing is changed.",
         ask=_ask_what_if,
-        plays=True,
         arguments=DIFFERENCES,
     ),
     Tool(
         name="simulate",
         does="Play a trace of jobs under one or more policies on a cluster, and return their figures.",
         ask=playing.simulate,
-        plays=True,
         arguments=playing.GAME,
         required=("trace",),
     ),
@@ -246,7 +244,6 @@ READING: Final = (
         name="list_policies",
         does="List the policies: what each does, its paper, what it needs to know, and its options.",
         ask=playing.list_policies,
-        plays=True,
         arguments={},
     ),
 )
