@@ -110,7 +110,7 @@ def test_the_command_plays_the_suite_and_writes_the_page(dljob, folder, small, m
     assert page.count("| srtf | 1 |") == 4
     # The policy that all are compared with comes by itself.
     assert page.count("| max-min | 1 |") == 4
-    assert ". Not played: fifo, " in page
+    assert ". Not played: foresight, " in page
     assert "suite 7" in page
     assert "count for nothing" not in page
     assert "from–to" not in page

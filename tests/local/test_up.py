@@ -193,7 +193,7 @@ def test_wrong_options_are_refused_before_anything_runs(root, capsys, monkeypatc
         (
             (*one, "--policy", "adaptif"),
             2,
-            "controllers offer no policy named 'adaptif'; did you mean",
+            "no policy is named 'adaptif'; did you mean",
         ),
         ((*one, "--mechanism", "magic"), 2, "'magic' is not one of 'in-place', 'recreate'"),
         ((*one, "--metrics", "9400x"), 1, "serving.metrics: 9400x is not an address with"),

@@ -10,7 +10,6 @@ from dljob.client.cluster.reading.operators import Operator
 from dljob.control.deciding.futures import MAY_KEEP
 from dljob.control.settings import load_tree
 from dljob.control.situation.status_documents import write_time
-from dljob.core import policies
 from dljob.core.checking import BrokenLaw, Law
 from dljob.core.documents.profilefile import render_all
 from dljob.core.model import JobId
@@ -119,7 +118,7 @@ def test_a_policy_gets_its_state_from_the_operator(monkeypatch):
             seen.append(view.state)
             return super().allocate(view)
 
-    monkeypatch.setattr(policies, "read", lambda _: Watching())
+    monkeypatch.setattr(planned, "read_live_policy", lambda _: Watching())
     state = {"form": 1}
     plan([job("new")], operator=FakeOperator(learned={"policy": "fifo", "state": state}))
     assert seen[0] == state
@@ -137,7 +136,7 @@ def test_the_failure_of_a_policy_is_one_line(monkeypatch, error):
         def allocate(self, view):
             raise error
 
-    monkeypatch.setattr(policies, "read", lambda _: Failing())
+    monkeypatch.setattr(planned, "read_live_policy", lambda _: Failing())
     with pytest.raises(
         planned.CannotPlan, match=r"^the policy fifo cannot decide .*; choose another"
     ) as told:
