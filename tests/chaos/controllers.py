@@ -189,9 +189,9 @@ def _guard_processes(fuse: Fuse, *, has_namespaces: bool) -> None:
     """Guard the start of a SideCar, and tell its training its node."""
 
     def start(command: list[str], *, env: dict[str, str], **named: Any) -> Any:
-        place = command.index("-m")
+        place = command.index("run")
         if not has_namespaces:
-            command = [*command[:place], "-c", WITHOUT_NAMESPACE, *command[place + 2 :]]
+            command = [*command[: place - 1], "-c", WITHOUT_NAMESPACE, *command[place:]]
         return fuse.around("starting a SideCar", subprocess.Popen)(
             command, env={**env, "CHAOS_NODE": log_file(" ".join(command)).stem}, **named
         )
