@@ -27,7 +27,7 @@ def test_every_combination_is_a_row_in_the_order_of_the_command_line(dljob, fold
     ]
 
 
-def test_a_row_holds_what_simulate_says_of_the_same_run(dljob, folder):
+def test_row_equals_the_result_of_simulate(dljob, folder):
     (row,) = dljob(*SMALL[:2], "--policy", "srtf", "--gpus", 8, "-o", "json").data
     (score,) = dljob("simulate", "five.csv", "--policy", "srtf", "--gpus", 8, "-o", "json").data
     assert score.pop("assumed")
@@ -51,9 +51,7 @@ def test_results_are_kept_and_taken_again_instead_of_played(dljob, folder, monke
     assert "2 of 2 results exist already" in again.stderr
 
 
-def test_an_interrupted_comparison_prints_what_has_come_and_goes_on_later(
-    dljob, folder, monkeypatch
-):
+def test_interrupted_comparison_prints_results_and_resumes(dljob, folder, monkeypatch):
     perform = running.perform
 
     def interrupted(task):

@@ -177,7 +177,7 @@ def test_the_picture_is_whole_in_a_terminal(tmp_path):
     assert re.search(r"\x1b\[[0-9;]*4[0-9]m|\x1b\[[0-9;]*48;", terminal.seen)
 
 
-def test_a_picture_moves_only_where_it_has_room_and_somebody_watches():
+def test_animation_needs_room_and_a_terminal():
     for rows, kind, environment, is_drawn in (
         (24, "xterm", {}, True),
         (12, "xterm", {}, False),
@@ -193,7 +193,7 @@ def test_a_picture_moves_only_where_it_has_room_and_somebody_watches():
 @pytest.mark.parametrize(
     "signum", [pytest.param(signal.SIGINT, marks=pytest.mark.story), signal.SIGTERM]
 )
-def test_who_interrupts_it_finds_nothing_left(tmp_path, monkeypatch, signum):
+def test_interrupt_leaves_nothing_behind(tmp_path, monkeypatch, signum):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -243,7 +243,7 @@ def test_an_approach_that_cannot_be_ended_leaves_none_of_the_others(tmp_path, mo
     assert ended == [approach.name for approach in APPROACHES[1:]]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_begins(tmp_path, dljob):
+def test_unwritable_folder_is_refused_first(tmp_path, dljob):
     (tmp_path / "file").touch()
     result = dljob("demo", "--out", tmp_path / "file" / "out")
     assert result.status == 1
@@ -276,7 +276,7 @@ def test_whether_there_is_anything_to_gain_is_said_before_it_takes_minutes(capsy
     assert iterations == {"job-1": 18 * 60, "job-2": 10 * 40}
 
 
-def test_the_examples_are_shipped_with_what_runs_them():
+def test_examples_ship_with_their_trainings():
     for name in ("digits", "replay"):
         example = load_example(name)
         assert example.document["metadata"]["name"] == name

@@ -80,7 +80,7 @@ def reshaped(speed: float, begins_after: float) -> tuple[Log, int]:
 
 
 @given(st.floats(2.0, 40.0), st.floats(0.0, 5.0))
-def test_starts_stops_and_speeds_are_what_they_were(speed, begins_after):
+def test_starts_stops_and_speeds_are_read(speed, begins_after):
     log, _ = reshaped(speed, begins_after)
     first, second = read_stints(log.lines, APPROACH, job=JOB)
     assert (first.gpus, second.gpus) == (4, 2)
@@ -105,7 +105,7 @@ def test_the_log_becomes_a_record_in_the_time_that_is_shown():
     ]
 
 
-def test_speeds_are_measured_from_what_was_done_and_shown_per_second_of_what_is_shown():
+def test_speeds_are_scaled_to_the_shown_time():
     log, _ = reshaped(10.0, 1.0)
     times, speeds = read_speeds(read_stints(log.lines, APPROACH, job=JOB), Clock(100.0, factor=2.0))
     assert times == sorted(times)
@@ -116,7 +116,7 @@ def test_speeds_are_measured_from_what_was_done_and_shown_per_second_of_what_is_
     assert speeds[-1] == 0.0
 
 
-def test_a_new_pod_that_tells_nothing_of_before_goes_on_from_there():
+def test_silent_new_pod_continues_the_progress():
     log = Log()
     log.submitted(0.0)
     done = log.train(1.0, 2.0, 12.0, gpus=2, speed=10.0, found=0)
@@ -165,7 +165,7 @@ def test_makespan_and_completion_times_are_summed_up_as_in_the_paper():
     assert sidecar.approach == "sidecar"
 
 
-def test_what_never_happened_is_no_number():
+def test_missing_event_has_no_number():
     lines, script = two_jobs("sidecar")
     result = read_result(lines, APPROACHES[2], script=script)
     assert math.isnan(result.times["job-1-trains-on-4"])

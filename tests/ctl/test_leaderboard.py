@@ -138,7 +138,7 @@ def test_lines_are_in_order_of_their_distance_from_the_bound():
     assert [line.split()[1] for line in first[:2]] == ["srtf", "max-min"]
 
 
-def test_the_suite_says_itself_what_is_played(dljob, folder):
+def test_suite_names_its_scenarios(dljob, folder):
     for options, told in (
         (("--suite", "--loads", "0.5"), "leave loads out"),
         (("--suite", "five.csv"), "leave traces out"),

@@ -42,7 +42,7 @@ def test_json_rows_have_the_fields_that_programs_rely_on(dljob, small):
     assert result.stderr == "Mind this.\n"
 
 
-def test_the_table_sets_theirs_and_ours_beside_each_other():
+def test_table_has_published_and_own_figures():
     *_, first, second, _ = show_rows(ROWS, "table").splitlines()
     assert first.split() == ["a/b", "time", "s", "100", "97.5", "0.975"]
     assert second.split() == ["c", "makespan", "reduction", "%", "45", "44.2", "3.1", "0.982"]
@@ -50,7 +50,7 @@ def test_the_table_sets_theirs_and_ours_beside_each_other():
 
 # Whole traces; what is replayed of them at every change is in tests/sim/test_peers.py.
 @pytest.mark.long
-def test_peers_are_met_or_told_apart(dljob):
+def test_peers_are_equal_or_explained(dljob):
     rows = dljob("reproduce", "peers", "-o", "json").data
     philly = [row for row in rows if row["item"].startswith("philly")]
     assert len(philly) == 80

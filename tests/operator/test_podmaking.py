@@ -335,7 +335,7 @@ def test_autoscalers_and_meshes_leave_a_training_alone():
     assert made(differ)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
 
 
-def test_auxiliaries_see_no_gpus_whatever_their_image():
+def test_auxiliaries_see_no_gpus_in_any_image():
     spec: dict[str, list[dict[str, object]]] = {
         "initContainers": [{"name": "fetch", "image": "f"}],
         "containers": [{"name": "ps", "image": "cuda", "env": [{"name": "A", "value": "1"}]}],

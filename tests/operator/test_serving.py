@@ -45,7 +45,7 @@ def tokens(control_plane):
 
 @pytest.mark.story
 @on_loop
-async def test_api_server_decides_who_reads_metrics(control_plane, namespace, tokens, tmp_path):
+async def test_api_server_guards_metrics(control_plane, namespace, tokens, tmp_path):
     api = ApiServer(access.find(str(control_plane.admin)))
     server = MetricsServer(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
     await health_server.write_certificate(api, namespace, folder=tmp_path)

@@ -126,7 +126,7 @@ def texts_of(document: Any) -> Iterator[str]:
 
 
 @pytest.mark.story
-def test_each_user_sees_of_each_object_what_can_i_says(hostile):
+def test_each_user_sees_objects_as_can_i_says(hostile):
     seen = set()
     for user in hostile.tokens:
         nodes = can_list(hostile, user, "nodes")

@@ -74,7 +74,7 @@ def test_each_answer_is_as_it_is_described(house, owner):
         insist("POST", "/api/v1/plan", *plan(house, owner, make_job(name)))
 
 
-def test_futures_and_plans_know_what_the_operator_has_published(house, owner):
+def test_futures_and_plans_use_published_knowledge(house, owner):
     def notes():
         status, told = plan(house, owner, make_job("new"))
         assert status == 200, told
@@ -121,7 +121,7 @@ def test_wrong_documents_come_back_with_their_fields(house, owner):
     assert (status, told["problems"][0]["path"]) == (400, "metadata.name")
 
 
-def test_a_user_plans_what_the_user_may_submit(house, owner):
+def test_users_plan_only_permitted_jobs(house, owner):
     for token, job in ((owner, make_job("new", BLUE)), (house.tokens["chief"], make_job("new"))):
         status, told = plan(house, token, job)
         assert status == 403

@@ -164,7 +164,7 @@ def used(log: Path) -> set[tuple[str, str]]:
     return rights
 
 
-def test_the_server_asks_for_what_it_is_granted_and_needs_all_of_it(tmp_path):
+def test_server_needs_exactly_its_rights(tmp_path):
     wishes = Wishes(audit_policy=POLICY, scheduler=None)
     with ControlPlane(tmp_path / "plane", wishes) as plane, inhabited(plane, tmp_path) as house:
         for path in ("page", "nodes", f"jobs/{RED}/red-runs"):

@@ -77,7 +77,7 @@ async def test_a_user_logs_in_and_sees_the_own_jobs_and_logs_out(house, chromium
 
 
 @on_loop
-async def test_a_user_who_sees_everything_plays_two_futures(house, chromium, tmp_path):
+async def test_full_view_plays_two_futures(house, chromium, tmp_path):
     async with opened(chromium, f"{house.address}/#view=whatif", tmp_path / "profile") as page:
         await log_in(page, house.tokens["chief"])
         await page.until("document.querySelectorAll('select')[1]?.options.length === 3")
@@ -115,7 +115,7 @@ async def test_an_answer_to_the_user_before_is_not_shown_to_the_next_one(house, 
 
 
 @on_loop
-async def test_a_right_that_is_taken_away_takes_away_what_is_shown(house, chromium, tmp_path):
+async def test_revoked_right_hides_its_data(house, chromium, tmp_path):
     house.api.post(f"/api/v1/namespaces/{HOME}/serviceaccounts", {"metadata": {"name": "guest"}})
     grant(house.api, "Role", RED, "guest", READ_JOBS)
     token = make_token(house.api, "guest")

@@ -52,7 +52,7 @@ def test_no_proxy_names_a_user_of_kubernetes():
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_the_api_server_decides_what_a_named_user_sees(house: House, tmp_path):
+def test_api_server_decides_the_view_of_a_user(house: House, tmp_path):
     kubectl = house.plane.kubectl
     role = ("create", "rolebinding", "ml", f"--namespace={RED}")
     with Guard() as guard:

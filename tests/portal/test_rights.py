@@ -36,7 +36,7 @@ def read(*acts):
     return asyncio.run(ask()), len(listed)
 
 
-def test_one_who_sees_all_jobs_needs_no_list_of_namespaces():
+def test_view_of_all_jobs_needs_no_namespaces():
     assert read(LIST_NODES, list_jobs_in()) == (Rights(None, nodes=True), 0)
 
 
@@ -44,7 +44,7 @@ def test_each_namespace_is_asked_for_where_not_all_are_seen():
     assert read(list_jobs_in("red")) == (Rights(frozenset({"red"}), nodes=False), 1)
 
 
-def test_a_user_who_sees_everything_gets_futures():
+def test_full_view_gets_futures():
     assert explain_withheld(Rights(None, nodes=True)) == ""
 
 
@@ -57,7 +57,7 @@ def test_a_user_who_sees_everything_gets_futures():
         (Rights(frozenset(), nodes=True), "may not list DLJobs in all namespaces;"),
     ],
 )
-def test_others_learn_what_is_missing_and_the_remedy(rights, missing):
+def test_partial_view_learns_the_missing_right(rights, missing):
     told = explain_withheld(rights)
     assert missing in told
     assert "ClusterRoleBinding" in told

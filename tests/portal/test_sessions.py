@@ -32,7 +32,7 @@ def test_the_oldest_session_makes_room(monkeypatch):
     assert [kept.find(name) for name in names] == ["", "b", "c"]
 
 
-def test_a_user_who_logs_in_again_and_again_ends_own_sessions_alone(monkeypatch):
+def test_many_logins_end_only_own_sessions(monkeypatch):
     monkeypatch.setattr(sessions, "MOST_OF_USER", 2)
     kept = Sessions()
     other = kept.open("x", "blue")

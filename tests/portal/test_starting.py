@@ -36,7 +36,7 @@ current-context: c
         (["--no-tls", "--listen", "x"], "write [ADDRESS]:PORT"),
     ],
 )
-def test_what_is_wrong_is_refused_with_what_to_write(words, told):
+def test_wrong_setting_is_refused_with_an_example(words, told):
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert told in " ".join(result.output.split())
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_refused_with_what_to_write(words, told):
 
 @pytest.mark.story
 @pytest.mark.processes
-def test_it_makes_its_certificate_and_tells_that_the_api_server_is_away(tmp_path):
+def test_certificate_is_made_and_an_outage_reported(tmp_path):
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG, encoding="utf-8")
     [port] = choose_ports(1)

@@ -15,7 +15,7 @@ SCRIPT = "</script><script>alert(1)</script>\x1b[31m"
 
 
 @pytest.mark.story
-def test_a_user_who_sees_everything_gets_two_futures_of_all_jobs(house):
+def test_full_view_gets_two_futures_of_all_jobs(house):
     assert house.ask("/api/v1/what-if", "chief") == (200, {"allowed": True, "reason": ""})
     status, told = house.suppose("chief", QUESTION)
     assert status == 200, told
@@ -32,7 +32,7 @@ def test_a_user_who_sees_everything_gets_two_futures_of_all_jobs(house):
     assert len(jobs["items"]) == 2
 
 
-def test_a_user_who_sees_a_part_is_refused_with_the_remedy_and_no_word_of_others(house):
+def test_partial_view_is_refused_with_the_remedy(house):
     questions = [
         {},
         {"job": f"{RED}/red-runs", "most": 1},
@@ -71,7 +71,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_words_come_back_as_json_and_without_what_a_terminal_obeys(house):
+def test_hostile_words_come_back_harmless(house):
     for question, problem in HOSTILE:
         status, told = house.suppose("chief", question)
         assert status == 400, told

@@ -82,7 +82,7 @@ async def each_view(chromium, tmp_path):
         yield page, show
 
 
-def test_what_is_vendored_is_what_its_hashes_say():
+def test_vendored_files_match_their_hashes():
     for line in (VENDOR / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
         digest, name = line.split()
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name

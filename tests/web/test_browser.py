@@ -53,7 +53,7 @@ def test_jobs_are_a_table_and_hostile_names_are_text(show):
     show(look, "view=jobs")
 
 
-def test_a_job_tells_its_history(show):
+def test_job_shows_its_history(show):
     async def look(page):
         text = await page.evaluate(TEXT)
         assert "starts on 2 GPUs: <u>its turn</u>" in text
@@ -78,7 +78,7 @@ def test_a_job_tells_its_history(show):
     show(look, f"view=jobs&job={quote(SCRIPT)}")
 
 
-def test_lanes_tell_the_decision_of_what_is_clicked_and_move_by_wheel_drag_and_keys(show):
+def test_lanes_show_the_clicked_decision_and_move(show):
     async def look(page):
         box = "document.querySelector('canvas').getBoundingClientRect()"
         left, top, width = await page.evaluate(f"[{box}.left, {box}.top, {box}.width]")

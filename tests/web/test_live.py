@@ -18,7 +18,7 @@ LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
 
 
 @pytest.mark.story
-def test_the_token_leaves_the_address_and_the_page_shows_what_is_new(watch):
+def test_token_leaves_the_address_and_news_appear(watch):
     source = Told()
 
     async def look(page):

@@ -11,7 +11,7 @@ from dljob_web.page_data import NO_DECISION, make_page_data
 from tests.web.records import ONE, SCRIPT, TURNED, hostile_record
 
 
-def test_what_a_record_says_of_a_job_is_in_its_history():
+def test_history_has_the_record_of_a_job():
     data = make_page_data(hostile_record())
     assert data.epoch == 1000.0
     assert data.length == 100.0
@@ -44,7 +44,7 @@ def test_a_span_without_a_decision_says_so():
     assert data.nodes[0].lanes[1].spans[3] == NO_DECISION
 
 
-def test_characters_that_nobody_sees_are_shown():
+def test_invisible_characters_are_shown():
     names = [job.name for job in make_page_data(hostile_record()).jobs]
     assert names == [SCRIPT, r"=evil/a\u202eb\x07"]
 

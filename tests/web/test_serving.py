@@ -46,7 +46,7 @@ def asked(test):
 
 
 @asked
-async def test_without_the_token_nothing_is_told(ask, source):
+async def test_missing_token_gets_nothing(ask, source):
     wrong = ("", TOKEN, f"Bearer {TOKEN}x", "Bearer ", f"Basic {TOKEN}", f"bearer{TOKEN}")
     for path, given in itertools.product(GUARDED, (*wrong, "Bearer \xfc")):
         answer = await ask(path, Authorization=given)
@@ -66,7 +66,7 @@ async def test_the_page_itself_has_nothing_in_it(ask, source):
 
 
 @asked
-async def test_every_answer_tells_the_browser_to_trust_nothing(ask, source):
+async def test_every_answer_has_strict_headers(ask, source):
     for path, token in itertools.product(("", "api/v1/page", "x"), ("", f"Bearer {TOKEN}")):
         headers = (await ask(path, Authorization=token)).headers
         assert SAFE.items() <= dict(headers).items()
@@ -103,7 +103,7 @@ def test_where_other_machines_reach_it_its_address_and_its_name_are_right():
 
 
 @asked
-async def test_the_page_is_told_what_the_file_would_have(ask, source):
+async def test_page_data_equals_the_file(ask, source):
     answer = await ask("api/v1/page")
     assert answer.json["jobs"][0]["name"] == SCRIPT
     data = make_page_data(hostile_record())
@@ -117,7 +117,7 @@ async def test_the_page_is_told_what_the_file_would_have(ask, source):
 
 
 @asked
-async def test_the_record_is_told_as_its_file_has_it(ask, source):
+async def test_record_equals_its_file(ask, source):
     whole = await ask("api/v1/record")
     assert whole.text == "".join(encode(hostile_record()))
     part = decode((await ask("api/v1/record?since=1050")).text.splitlines(keepends=True), "answer")
@@ -131,7 +131,7 @@ async def test_the_record_is_told_as_its_file_has_it(ask, source):
 
 
 @asked
-async def test_a_viewer_that_has_the_newest_is_told_so_until_something_is_new(ask, source):
+async def test_unchanged_data_is_not_sent_again(ask, source):
     tag = (await ask("api/v1/page")).headers["ETag"]
     # Time passes, and a picture of it would be the same.
     source.go_on(0.1)
@@ -157,7 +157,7 @@ def test_fifty_viewers_cost_one_look():
 
 
 @asked
-async def test_a_source_that_is_away_is_told_and_asked_again(ask, source):
+async def test_absent_source_is_reported_and_retried(ask, source):
     source.problem = SourceError("no dljob up answers; start one")
     answer = await ask("api/v1/page")
     assert (answer.status, answer.json) == (503, {"error": "no dljob up answers; start one"})
@@ -167,7 +167,7 @@ async def test_a_source_that_is_away_is_told_and_asked_again(ask, source):
 
 
 @asked
-async def test_what_there_is_not_is_refused_in_a_sentence(ask, source):
+async def test_missing_data_is_refused_in_a_sentence(ask, source):
     answer = await ask("api/v1/none")
     assert (answer.status, answer.json) == (404, {"error": "GET /api/v1/none: Not Found"})
     refused = await ask.post("api/v1/page", {})
@@ -245,7 +245,7 @@ async def test_a_question_is_json(ask, source):
 
 
 @asked
-async def test_viewers_who_get_no_futures_learn_why_and_nothing_is_played(ask, source):
+async def test_withheld_futures_have_a_reason(ask, source):
     assert (await ask("api/v1/what-if")).json == {"allowed": True, "reason": ""}
     source.withheld = "you may not; ask an administrator"
     told = await ask("api/v1/what-if")
@@ -297,7 +297,7 @@ async def test_a_log_is_of_the_node_that_is_named(ask, source):
 
 
 @asked
-async def test_jobs_the_queue_and_gpus_are_told_as_the_command_does(ask, source):
+async def test_jobs_queue_and_gpus_equal_the_command(ask, source):
     source.jobs = [
         {"metadata": {"name": "a"}, "status": {"queue": {"ahead": 0}, "phase": "Queued"}}
     ]

@@ -216,7 +216,7 @@ def test_what_if_plays_two_futures_of_all_jobs():
     assert answer["notes"] == [planned.LIMITS, planned.UNLEARNED]
 
 
-def test_what_if_takes_the_defaults_for_settings_that_cannot_be_read():
+def test_what_if_uses_defaults_for_unreadable_settings():
     told = planned.Planner(NONE, [job("a")], nodes=[NODE], granted={}, now=NOW, supposes=True)
     answer = told.what_if({}, seconds=240.0)
     assert "the defaults are taken" in answer["notes"][-2]
