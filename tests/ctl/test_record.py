@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from addons.web.tests.reading import embedded, fours, gpu_seconds
 from dljob.core.recording.record import decode
 from dljob.core.recording.sums import list_levels, sum_gpu_seconds
 from tests.ctl.running import FIVE
 from tests.ctl.traces import slice_seconds
-from tests.web.reading import embedded, fours, gpu_seconds
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from addons.web.tests.page_api import insist
 from tests.ctl.running import LONGEST_S, Command
 from tests.local.ups import find_processes, going, replay
-from tests.web.page_api import insist
 
 PRINTED = re.compile(r"The page is at http://([\w.-]+):([0-9]+)/#token=([\w-]{43})\n")
 
