@@ -73,7 +73,7 @@ def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
         api = cast(ApiServer, Lister())
         watches = Watches(cast(Any, None), api, followed=(Followed(PODS, mirror),))
         lister = asyncio.create_task(watches._list_again())
-        watches._began_anew.set()
+        watches._restarted.set()
         waiting = asyncio.create_task(gone.wait())
         await asyncio.wait((lister, waiting), return_when=asyncio.FIRST_COMPLETED)
         assert not lister.done()
@@ -81,4 +81,4 @@ def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
         lister.cancel()
 
     asyncio.run(story())
-    assert "cannot list what there is" in caplog.text
+    assert "cannot list the objects" in caplog.text

@@ -21,7 +21,7 @@ from dljob.control.situation.ports import Fenced
 from dljob.known_policies import read_live_policy
 from dljob.kube import access
 from dljob.kube.leases import LeaseSettings
-from dljob.kube.programs.program import log_to_stderr, new_identity, run_until_told
+from dljob.kube.programs import log_to_stderr, new_identity, run_until_signal
 from dljob.operator.cluster import ClusterSettings
 from dljob.operator.leading import Work
 from dljob.operator.operating import Operator, Place
@@ -94,7 +94,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
 
 async def _run(found: access.Access, place: Place, *, work: Work, lease: LeaseSettings) -> None:
     operator = Operator(found, place, work, lease)
-    if await run_until_told(operator.run()):
+    if await run_until_signal(operator.run()):
         log.info("stops; running jobs continue")
 
 

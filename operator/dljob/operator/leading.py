@@ -24,8 +24,7 @@ from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.events import EventWriter
 from dljob.kube.leases import Election
 from dljob.kube.names import Name
-from dljob.kube.programs.freed_memory import return_freed_memory
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import return_freed_memory, together
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.cluster import Cluster, ClusterSettings
 from dljob.operator.jobs.entries import Specs, name_of

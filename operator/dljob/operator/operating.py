@@ -21,7 +21,8 @@ from dljob.kube.certificates import Certificates
 from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.health_server import HealthServer, MetricsServer, MetricsSettings
 from dljob.kube.leases import Election, LeaseSettings
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import together
+from dljob.kube.shown_certificate import Shown
 from dljob.kube.watches.mirror import Mirrors, epoch_of
 from dljob.kube.watches.watching import NotInstalled, Watches, followed_by_operator
 from dljob.operator.authority_guard import Guard
@@ -126,7 +127,7 @@ class Operator:
         )
         with tempfile.TemporaryDirectory(prefix="dljob-metrics-") as folder:
             await health_server.write_first_certificate(self._api, home, folder=Path(folder))
-            await server.open(Path(folder))
+            await server.open(Shown(Path(folder)).context)
             try:
                 await health_server.renew_certificate(self._api, home, folder=Path(folder))
             finally:

@@ -14,7 +14,7 @@ import click
 
 from dljob.kube import access
 from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
-from dljob.kube.programs.program import log_to_stderr
+from dljob.kube.programs import log_to_stderr
 from dljob.kube.resources import DLJOBS
 
 log = logging.getLogger("dljob.operator.uninstalling")
