@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.control.situation.status_documents import read_status
 from dljob.control.situation.status_schema import MANY, STATUS
+from dljob.operator.jobs.columns import bounded
 from dljob.operator.jobs.entries import Circumstances, status_document
-from dljob.operator.jobs.truncating import bounded
 
 AROUND = Circumstances(epoch=1, generation=1)
 WILD = st.floats(allow_nan=True, allow_infinity=True)

@@ -83,7 +83,7 @@ async def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(
             await server.often_renewed.wait()
         raise TakenOver
 
-    monkeypatch.setattr(Operator, "_see_anew", see_very_much)
+    monkeypatch.setattr(Operator, "_see_again", see_very_much)
     operator = candidate(server, LEASE)
     with pytest.raises(TakenOver):
         await operator._lead()
@@ -99,7 +99,7 @@ async def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: p
         async with asyncio.timeout(GENEROUS_S):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(Operator, "_see_anew", never_see)
+    monkeypatch.setattr(Operator, "_see_again", never_see)
     operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
     with pytest.raises(Fenced, match="could not be renewed"):
         await operator._lead()

@@ -134,7 +134,12 @@ class Specs:
         of = (metadata["uid"], metadata["generation"])
         known = self._read.get(name)
         if known is None or known[0] != of:
-            known = self._read[name] = (of, _parse(document))
+            try:
+                job = on_cluster(jobfile.parse(document, require_template=True))
+            except jobfile.JobFileError as error:
+                known = self._read[name] = (of, error)
+            else:
+                known = self._read[name] = (of, job)
         if isinstance(known[1], jobfile.JobFileError):
             raise known[1]
         return known[1]
@@ -155,13 +160,6 @@ class Specs:
 
     def forget(self, name: Name) -> None:
         self._read.pop(name, None)
-
-
-def _parse(document: Json) -> Job | jobfile.JobFileError:
-    try:
-        return on_cluster(jobfile.parse(document, require_template=True))
-    except jobfile.JobFileError as error:
-        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +284,6 @@ class Jobs:
             known.written = written
             known.entry, known.odd = _with_status(known.entry, written, now=self._clock())
         is_held = known.entry.status.has_anything
-        # Some fields may change only while the job holds nothing.
         if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
             known.generation = metadata["generation"]
             known.entry = self._with_spec(known.entry, document)
@@ -307,7 +304,13 @@ class Jobs:
         place = self._arrivals.get(second, 0)
         self._arrivals[second] = place + 1
         return Entry(
-            job=replace(_unreadable(job_id(name)), submitted_at=created),
+            # Nothing but the name is known yet.
+            job=Job(
+                id=job_id(name),
+                gpus=GpuDemand(options=(1,), requested=1),
+                training=Training(iterations=1),
+                submitted_at=created,
+            ),
             order=second * ORDERS_A_SECOND + place,
             status=Status(submitted_at=created),
         )
@@ -325,7 +328,9 @@ class Jobs:
         except jobfile.JobFileError as error:
             problem = "; ".join(str(each) for each in error.problems)
         else:
-            problem = _why_not_now(entry, parsed)
+            # Some fields may change only while the job holds nothing.
+            if entry.document and entry.status.has_anything:
+                problem = "; ".join(map(str, jobfile.change_problems(entry.job, parsed)))
             job = job if problem else parsed
         return replace(
             entry,
@@ -334,13 +339,6 @@ class Jobs:
             document=document,
             spec_generation=document["metadata"]["generation"],
         )
-
-
-def _why_not_now(entry: Entry, job: Job) -> str:
-    """Return the reason why a spec may not change to this one now; empty if it may."""
-    if not entry.document or not entry.status.has_anything:
-        return ""
-    return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
 
 
 def _decision(document: Json) -> tuple[object, object]:
@@ -373,8 +371,3 @@ def _with_status(entry: Entry, written: Json, *, now: float) -> tuple[Entry, str
         )
     submitted_at = status.submitted_at or entry.job.submitted_at
     return replace(entry, status=replace(status, submitted_at=submitted_at)), ""
-
-
-def _unreadable(job: JobId) -> Job:
-    """Make a job of which only the name is known."""
-    return Job(id=job, gpus=GpuDemand(options=(1,), requested=1), training=Training(iterations=1))

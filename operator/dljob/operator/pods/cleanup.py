@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dljob.control.at_once import do_all
 from dljob.core.documents.rules.podrules import TRAINER
@@ -19,11 +19,12 @@ from dljob.core.model import Phase
 from dljob.core.primitives.backoff import Backoff
 from dljob.core.primitives.once_per_change import OncePerChange
 from dljob.kube import names
-from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import DLJOBS, PODS, Resource
-from dljob.kube.watches.mirror import Mirror, Mirrors
+from dljob.kube.resources import DLJOBS, PODS
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.ending import let_go
 from dljob.operator.jobs.entries import Specs
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
 from dljob.operator.nodes.reserving import Reservations
@@ -209,7 +210,7 @@ class Cleanup:
 
     async def _let_job_go(self, job: Json, turns: asyncio.Semaphore) -> None:
         async with turns:
-            await _let_go(
+            await let_go(
                 self._api,
                 DLJOBS,
                 mirror=self._mirrors.jobs,
@@ -224,25 +225,30 @@ class Cleanup:
         # The pod may have changed as well, so its version or uid is a precondition below.
         node = self._mirrors.nodes.get(Name("", _node_of(pod)))
         ended = proof_of_end(pod, node)
-        may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
+        may_return = False
+        if node is None and is_bound(pod):
+            # A Node that has been missing for long is not expected back.
+            since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
+            may_return = self._clock() < since + GONE_S
         # The deletion of the job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
-            await _let_go(
+            await let_go(
                 self._api,
                 PODS,
                 mirror=self._mirrors.pods,
                 document=pod,
                 finalizer=names.PROOF_FINALIZER,
             )
-        if not (ended and job is not None and _is_shown(job)):
+        # Users may still want to look at the pods of a job that has ended and is kept.
+        is_shown = (
+            job is not None
+            and (job.get("status") or {}).get("phase") in _FINAL
+            and "deletionTimestamp" not in job["metadata"]
+        )
+        if not (ended and is_shown):
             await self._removals.remove(pod)
         if may_return:
             self._retry_later()
-
-    def _is_gone_for_good(self, pod: Json) -> bool:
-        """True if the Node of a pod has been missing for so long that it is not expected back."""
-        since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
-        return self._clock() >= since + GONE_S
 
     def _retry_later(self) -> None:
         if self._again is None:
@@ -260,31 +266,8 @@ def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _
     return _Looked(pod, job_name, mirrors.jobs.get(job_name), is_at_rest)
 
 
-async def _let_go(
-    api: ApiServer, resource: Resource, *, mirror: Mirror[Any], document: Json, finalizer: str
-) -> None:
-    finalizers = [each for each in names.finalizers_of(document) if each != finalizer]
-    try:
-        left = await api.hold_by(resource, document, finalizers=finalizers)
-    except NotFound:
-        mirror.show_end(document)
-        return
-    except Conflict:
-        return
-    if left["metadata"].get("deletionTimestamp") and not finalizers:
-        mirror.show_end(left)
-    else:
-        mirror.show(left, is_ours=True)
-
-
 def _name_of_job(name: Name, pod: Json) -> Name:
     return Name(name.namespace, job_of(pod))
-
-
-def _is_shown(job: Json) -> bool:
-    """True if a job has ended and is kept, so that users may still want to look at its pods."""
-    is_over = (job.get("status") or {}).get("phase") in _FINAL
-    return is_over and "deletionTimestamp" not in job["metadata"]
 
 
 def _node_of(pod: Json) -> str:
