@@ -16,7 +16,7 @@ from dljob.operator.jobs.entries import job_id
 from dljob.operator.jobs.status_writing import StatusWriter
 from dljob.operator.nodes.reading import NodeReader
 from dljob.operator.nodes.reserving import Reservations
-from dljob.operator.nodes.room.account import Room
+from dljob.operator.nodes.room import Room
 from dljob.operator.pods.booked_pods import BookedPods
 from dljob.operator.pods.dry_runs import DryRuns
 from dljob.operator.pods.orphans import Orphans

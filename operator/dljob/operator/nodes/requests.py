@@ -2,7 +2,7 @@
 The requests of a job's pods, read from the pod as Kubernetes would accept it, and the nodes that could take such a
 pod if they were empty.
 
-Pure. Affinity to other pods and topology are known to kube-scheduler only (:mod:`dljob.operator.nodes.room.refusals`).
+Pure. Affinity to other pods and topology are known to kube-scheduler only (:mod:`dljob.operator.nodes.room`).
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -41,11 +41,6 @@ class Reach(NamedTuple):
     missing: bool = False
     """True if the claim does not exist."""
 
-    @property
-    def is_anywhere(self) -> bool:
-        """True if every node can reach it."""
-        return self.terms is None and not self.missing
-
 
 def read_asks(pod: Json, node: NodeName) -> Asks:
     """Read the requests of a pod, without the one to be on this node."""
@@ -53,24 +48,17 @@ def read_asks(pod: Json, node: NodeName) -> Asks:
     wants = replace(read_wants(spec), amounts=tuple(sorted(asked_by(spec).items())))
     terms = None
     if wants.terms is not None:
-        terms = tuple(_without(term, node) for term in wants.terms)
+        terms = tuple(
+            term._replace(fields=tuple(each for each in term.fields if each.values != (node,)))
+            for term in wants.terms
+        )
         if any(term == Term((), ()) for term in terms):
             # Such a term named only the node.
             terms = None
     namespace = pod["metadata"].get("namespace", "")
-    claims = tuple(Name(namespace, name) for name in _iter_claims(spec))
-    return Asks(replace(wants, terms=terms), claims)
-
-
-def _without(term: Term, node: NodeName) -> Term:
-    return term._replace(fields=tuple(each for each in term.fields if each.values != (node,)))
-
-
-def _iter_claims(spec: Json) -> Iterable[str]:
-    for volume in spec.get("volumes") or ():
-        claim = volume.get("persistentVolumeClaim")
-        if claim:
-            yield claim["claimName"]
+    claims = (volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ())
+    named = tuple(Name(namespace, claim["claimName"]) for claim in claims if claim)
+    return Asks(replace(wants, terms=terms), named)
 
 
 def read_reach(
