@@ -250,8 +250,8 @@ def _why_pending(supply: Supply, pod: Json) -> str:
             return f"{sick} of them are not healthy according to its device plugin"
         return "other pods hold some of them until they end"
     if not said:
-        statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-        waiting = next(((each.get("state") or {}).get("waiting") for each in statuses), {}) or {}
+        first: Json = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
+        waiting = (first.get("state") or {}).get("waiting") or {}
         said = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
     return "the placeholder pod does not run yet" + (f" ({said})" if said else "")
 

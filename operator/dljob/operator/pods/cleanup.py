@@ -28,8 +28,7 @@ from dljob.operator.jobs.ending import let_go
 from dljob.operator.jobs.entries import Specs
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
 from dljob.operator.nodes.reserving import Reservations
-from dljob.operator.pods.auxiliaries import Auxiliaries, Warn
-from dljob.operator.pods.removing import Removals
+from dljob.operator.pods.auxiliaries import Auxiliaries, Removals, Warn
 from dljob.operator.proofs import awaits_proof, is_booked, is_bound, job_of, proof_of_end, role_of
 
 log = logging.getLogger(__name__)
@@ -102,10 +101,6 @@ class Cleanup:
             # With thousands of pods a pass takes long, and other tasks need the event loop.
             rest = REST_SHARE * (time.thread_time() - began)
             await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
-
-    def _try_again(self) -> None:
-        self._again = None
-        self._changed.set()
 
     async def _try_to_clean_up(self) -> bool:
         """Clean up, and log an error once."""
@@ -189,9 +184,17 @@ class Cleanup:
 
     async def _let_ended_jobs_go(self, turns: asyncio.Semaphore) -> bool:
         """Remove our finalizer from jobs that have ended, so that they can be deleted without an operator."""
+        jobs = self._mirrors.jobs
+
+        async def let_job_go(job: Json) -> None:
+            async with turns:
+                await let_go(
+                    self._api, DLJOBS, mirror=jobs, document=job, finalizer=names.FINALIZER
+                )
+
         ended = {
             name: document
-            for name, document in self._mirrors.jobs.objects.items()
+            for name, document in jobs.objects.items()
             if names.FINALIZER in names.finalizers_of(document)
             and (status := self._jobs.trusted(document).get("status") or {}).get("phase") in _FINAL
             and not status.get("pods")
@@ -200,23 +203,13 @@ class Cleanup:
             if awaits_proof(pod):
                 ended.pop(_name_of_job(Name.of(pod), pod), None)
         try:
-            await do_all(self._let_job_go(job, turns) for job in ended.values())
+            await do_all(let_job_go(job) for job in ended.values())
         except (Rejected, Unreachable) as error:
             if self._complaints.note(JOBS, error):
                 log.warning("finalizers of ended jobs cannot be removed yet: %s", error)
             return False
         self._complaints.settle(JOBS)
         return True
-
-    async def _let_job_go(self, job: Json, turns: asyncio.Semaphore) -> None:
-        async with turns:
-            await let_go(
-                self._api,
-                DLJOBS,
-                mirror=self._mirrors.jobs,
-                document=job,
-                finalizer=names.FINALIZER,
-            )
 
     async def _clean_up_pod(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
@@ -251,8 +244,12 @@ class Cleanup:
             self._retry_later()
 
     def _retry_later(self) -> None:
+        def try_again() -> None:
+            self._again = None
+            self._changed.set()
+
         if self._again is None:
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, try_again)
 
 
 def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _Looked:

@@ -133,7 +133,9 @@ class _Questions:
             verdict = None
         except Rejected as error:
             refusal = find_remedy(error)
-            verdict = _verdict(error, refusal.remedy)
+            why = f"Kubernetes would refuse its pods: {SUBJECT.sub('', str(error))}"
+            is_answer = error.status < SERVER_ERROR
+            verdict = f"{why[:LONGEST]}; {refusal.remedy}" if is_answer else None
             excuses_pods = refusal.kind in (RefusalKind.QUOTA, RefusalKind.UNKNOWN_FIELD)
         except Exception:
             # Other jobs may wait for this answer.
@@ -229,7 +231,8 @@ class DryRuns:
         answer = await asyncio.shield(question)
         # With additions of the cluster, such as default requests and the overhead of the runtime.
         self._learn(name, trial, asks=answer.asks)
-        is_taken = answer.verdict == "" or (answer.excuses_pods and _has_pods(document))
+        has_pods = bool((document.get("status") or {}).get("pods"))
+        is_taken = answer.verdict == "" or (answer.excuses_pods and has_pods)
         if is_taken or answer.verdict is not None:
             self._find(name, trial, verdict=draft.flaw if is_taken else answer.verdict or "")
         return is_taken
@@ -283,14 +286,3 @@ def _read(name: Name, pod: Json) -> Asks | None:
         log.info("the resources of the pods of job %s cannot be read", name, exc_info=True)
         return None
     return asks
-
-
-def _has_pods(document: Json) -> bool:
-    return bool((document.get("status") or {}).get("pods"))
-
-
-def _verdict(error: Rejected, remedy: str) -> str | None:
-    if error.status >= SERVER_ERROR:
-        return None
-    why = f"Kubernetes would refuse its pods: {SUBJECT.sub('', str(error))}"
-    return f"{why[:LONGEST]}; {remedy}"
