@@ -344,7 +344,8 @@ def test_auxiliaries_see_no_gpus_whatever_their_image_says():
     }
     document = yaml.safe_load(JOB)
     role = Role(name="ps", replicas=2, template={"spec": spec})
-    for pod in building.make_auxiliaries(document, [role]):
+    for number in range(2):
+        pod = building.make_auxiliary(document, role, number=number)
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
             assert container["env"][-2:] == HIDDEN
     assert "env" not in spec["initContainers"][0], "what the user wrote is not changed"

@@ -12,7 +12,7 @@ from dljob.control.settings import load_tree
 from dljob.core.documents.profilefile import render_all
 from dljob.core.profiles import JobType, Profile
 from dljob.kube import names
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.reporting.configmap_writing import settings_text
 from dljob.operator.settings import OperatorSettings
 from tests.operator.manifests import make_manifest
 from tests.portal.houses import ALL_JOBS, BLUE, HOME, READ_JOBS, READ_NODES, RED, grant, make_token
@@ -53,8 +53,7 @@ def owner(house):
     house.api.post(ACCOUNTS, {"metadata": {"name": "owner"}})
     grant(house.api, "ClusterRole", "", "owner", READ_JOBS + READ_NODES)
     grant(house.api, "Role", RED, "owner", CREATE)
-    published = SettingsConfigMap(HOME, tuple(load_tree(OperatorSettings()).described()))
-    data = {names.SETTINGS_KEY: published.text()}
+    data = {names.SETTINGS_KEY: settings_text(load_tree(OperatorSettings()).described())}
     house.api.post(CONFIGMAPS, {"metadata": {"name": names.SETTINGS}, "data": data})
     yield make_token(house.api, "owner")
     house.api.delete(f"{CONFIGMAPS}/{names.SETTINGS}")

@@ -25,7 +25,6 @@ from dljob.kube.programs import log_to_stderr, new_identity, run_until_signal
 from dljob.operator.cluster import ClusterSettings
 from dljob.operator.leading import Work
 from dljob.operator.operating import Operator, Place
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
 from dljob.operator.settings import OperatorSettings, load_settings
 
 log = logging.getLogger("dljob.operator")
@@ -82,10 +81,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
         metrics=settings.metrics,
     )
     try:
-        work = replace(
-            make_work(settings),
-            shown_settings=SettingsConfigMap(place.namespace, tuple(loaded.described())),
-        )
+        work = replace(make_work(settings), shown_settings=tuple(loaded.described()))
         asyncio.run(_run(found, place, work=work, lease=settings.lease))
     except Fenced as error:
         log.error("leads no more: %s", error)  # noqa: TRY400 - a stack says nothing about it
