@@ -22,6 +22,7 @@ from dljob.control.situation.ports import Fenced, NotKeptAlone, PodKey
 from dljob.control.situation.status import ConditionType
 from dljob.core.measuring import SpeedSamples
 from dljob.core.model import JobId
+from dljob.kube import names
 from dljob.kube.certificates import Certificates
 from dljob.kube.client import ApiServer, NotFound, Rejected, Unreachable
 from dljob.kube.events import EventWriter
@@ -39,7 +40,7 @@ from dljob.operator.nodes.reserving import Reservations
 from dljob.operator.pods.cleanup import Cleanup
 from dljob.operator.pods.dry_runs import DryRuns
 from dljob.operator.podspecs.podsettings import GpuAccess
-from dljob.operator.reporting.configmap_writing import show_settings
+from dljob.operator.reporting.configmap_writing import ConfigMapWriter, settings_text
 from dljob.operator.reporting.expecting import Expectations
 from dljob.operator.reporting.gpu_configmap import GpuConfigMap
 from dljob.operator.reporting.learned_configmap import Learned, LearnedConfigMap
@@ -189,7 +190,10 @@ class Leading:
         # Before the first decision, which could give away a GPU that the former leader has withdrawn.
         await self._recall()
         if self._shown_settings:
-            await show_settings(self._api, self._home, self._shown_settings)
+            failure = "dljob config show cannot show the settings of this operator"
+            data = {names.SETTINGS_KEY: settings_text(self._shown_settings)}
+            writer = ConfigMapWriter(self._api, self._home, failure=failure)
+            await writer.write(names.SETTINGS, {"data": data})
         # No news is lost before this: mirrors collect what has changed since the Cluster was made,
         # and the first cycle of the loop reads it without being woken.
         self._mirrors.listen(self)

@@ -15,7 +15,6 @@ from dljob.kube.constraints.requirements import (
     Requirement,
     Taint,
     Term,
-    Toleration,
     Wants,
 )
 
@@ -40,9 +39,13 @@ def is_wanted(wants: Wants, machine: NodeTraits) -> bool:
 def find_repelling(wants: Wants, machine: NodeTraits) -> Taint | None:
     """Return a taint that the pod does not tolerate."""
     for taint in machine.taints:
-        if taint.effect in REPELLING and not any(
-            _tolerates(each, taint) for each in wants.tolerations
-        ):
+        is_tolerated = any(
+            each.effect in ("", taint.effect)
+            and each.key in ("", taint.key)
+            and (each.operator == "Exists" or each.value == taint.value)
+            for each in wants.tolerations
+        )
+        if taint.effect in REPELLING and not is_tolerated:
             return taint
     return None
 
@@ -84,11 +87,3 @@ def _compares(requirement: Requirement, value: str | None) -> bool:
     except (ValueError, IndexError, TypeError):
         return False
     return there > bound if requirement.operator == "Gt" else there < bound
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    return (
-        toleration.effect in ("", taint.effect)
-        and toleration.key in ("", taint.key)
-        and (toleration.operator == "Exists" or toleration.value == taint.value)
-    )

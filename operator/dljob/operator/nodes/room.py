@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dljob.control.situation.ports import UNSCHEDULABLE, Entry
 from dljob.core.model import JobId, Node, NodeName
 from dljob.core.placement.amounts import WHOLE, Amounts, less
 from dljob.core.placement.needs import Needs
 from dljob.kube.constraints.foreign import Ways, read_ways
+from dljob.kube.constraints.matching import find_repelling, is_wanted
 from dljob.kube.constraints.other_pods import OtherObjects
 from dljob.kube.constraints.reading import read_traits
 from dljob.kube.constraints.requirements import NodeTraits, Wants
@@ -31,7 +32,7 @@ from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.jobs.entries import job_id, name_of
 from dljob.operator.nodes.nodes import is_ready
 from dljob.operator.nodes.placeholders import is_placeholder
-from dljob.operator.nodes.requests import Asks, Fit, Reach, find_fit, find_needs, read_reach
+from dljob.operator.nodes.requests import Asks, Reach, read_reach
 from dljob.operator.podspecs import building
 from dljob.operator.proofs import is_bound, job_of, role_of
 
@@ -42,6 +43,14 @@ MOST_KINDS: Final = 5000
 REFUSED_S: Final = 300.0
 """The time for which a job avoids a node after kube-scheduler has refused its pod there."""
 LONGEST_REASON: Final = 200
+
+
+class Fit(NamedTuple):
+    """The nodes that would take a pod, regardless of its volumes."""
+
+    machines: tuple[NodeTraits, ...]
+    refusals: tuple[tuple[str, int], ...]
+    """The reasons why the others would not, each with the number of nodes."""
 
 
 class Fitting:
@@ -101,8 +110,11 @@ class Fitting:
         if found is None:
             if len(self._found) >= MOST_KINDS:
                 self._found.clear()
-            needs = find_needs(wants, self._fit(wants), reaches=kind[1])
-            found = self._found[kind] = self.share(needs)
+            fit = self._fit(wants)
+            within = _sift(fit.machines, lambda machine: _why_out_of_reach(kind[1], machine))
+            refusals = tuple(sorted((*fit.refusals, *within.refusals)))
+            allowed = frozenset(machine.name for machine in within.machines) if refusals else None
+            found = self._found[kind] = self.share(Needs(wants.amounts, allowed, refusals))
         return found
 
     def _fit(self, wants: Wants) -> Fit:
@@ -111,7 +123,7 @@ class Fitting:
             machines = [machine for _, machine in self._machines.values() if machine is not None]
             if len(self._fits) >= MOST_KINDS:
                 self._fits.clear()
-            fit = self._fits[wants] = find_fit(wants, machines)
+            fit = self._fits[wants] = _sift(machines, lambda each: _why_unwanted(wants, each))
         return fit
 
     def share(self, needs: Needs) -> Needs:
@@ -119,6 +131,37 @@ class Fitting:
         if len(self._same) > MOST_KINDS:
             self._same.clear()
         return self._same.setdefault((needs.amounts, needs.nodes, needs.refusals), needs)
+
+
+def _sift(machines: Iterable[NodeTraits], why_not: Callable[[NodeTraits], str]) -> Fit:
+    fitting: list[NodeTraits] = []
+    refusals: dict[str, int] = {}
+    for machine in machines:
+        why = why_not(machine)
+        if why:
+            refusals[why] = refusals.get(why, 0) + 1
+        else:
+            fitting.append(machine)
+    return Fit(tuple(fitting), tuple(sorted(refusals.items())))
+
+
+def _why_unwanted(wants: Wants, machine: NodeTraits) -> str:
+    if not is_wanted(wants, machine):
+        return "with labels that its nodeSelector or node affinity does not match"
+    taint = find_repelling(wants, machine)
+    if taint is not None:
+        value = f"={taint.value}" if taint.value else ""
+        return f"with the taint {taint.key}{value}:{taint.effect}, which it does not tolerate"
+    return ""
+
+
+def _why_out_of_reach(reaches: Iterable[Reach], machine: NodeTraits) -> str:
+    for reach in reaches:
+        if reach.missing:
+            return f"because the PersistentVolumeClaim {reach.name} does not exist"
+        if reach.terms is not None and not is_wanted(Wants((), terms=reach.terms), machine):
+            return f"out of reach of the volume of its PersistentVolumeClaim {reach.name}"
+    return ""
 
 
 class FreeAmounts:

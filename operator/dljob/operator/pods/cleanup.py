@@ -87,7 +87,8 @@ class Cleanup:
         self._looked: dict[Name, _Looked] = {}
         self._nodes_gone: dict[str, float] = {}
         """When Nodes with pods were first seen to be missing."""
-        self._again: asyncio.TimerHandle | None = None
+        self._again_at = 0.0
+        """When the cleanup begins again without a change, in the time of the event loop."""
 
     async def run(self) -> None:
         """Clean up after each change, for ever."""
@@ -244,12 +245,10 @@ class Cleanup:
             self._retry_later()
 
     def _retry_later(self) -> None:
-        def try_again() -> None:
-            self._again = None
-            self._changed.set()
-
-        if self._again is None:
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, try_again)
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._again_at:
+            self._again_at = loop.time() + AGAIN_S
+            loop.call_at(self._again_at, self._changed.set)
 
 
 def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _Looked:

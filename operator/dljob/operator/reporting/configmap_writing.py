@@ -1,9 +1,4 @@
-"""
-Writes ConfigMaps for users and clients, each only when it has changed; a failure is logged once.
-
-One of them has the settings of the operator, written when it begins to lead. ``dljob config show`` reads it. It holds no
-credentials, and the operator never reads it.
-"""
+"""Writes ConfigMaps for users and clients, each only when it has changed; a failure is logged once."""
 
 import json
 import logging
@@ -12,7 +7,6 @@ from typing import Any
 
 from dljob.control.settings import Setting
 from dljob.core.primitives.once_per_change import OncePerChange
-from dljob.kube import names
 from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.resources import CONFIGMAPS
 
@@ -50,6 +44,7 @@ class ConfigMapWriter:
 
 
 def settings_text(settings: Iterable[Setting]) -> str:
+    """Return the content of the ConfigMap that ``dljob config show`` reads; it holds no credentials."""
     documents = [
         {
             "name": each.path,
@@ -60,10 +55,3 @@ def settings_text(settings: Iterable[Setting]) -> str:
         for each in settings
     ]
     return json.dumps(documents, ensure_ascii=False, default=str)
-
-
-async def show_settings(api: ApiServer, namespace: str, settings: Iterable[Setting]) -> None:
-    """Write the ConfigMap with the settings; an error is only logged."""
-    failure = "dljob config show cannot show the settings of this operator"
-    writer = ConfigMapWriter(api, namespace, failure=failure)
-    await writer.write(names.SETTINGS, {"data": {names.SETTINGS_KEY: settings_text(settings)}})
