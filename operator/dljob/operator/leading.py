@@ -135,7 +135,14 @@ class Leading:
         self._memory = LearnedState(notebook, lessons, epoch=epoch)
         candidate.metrics.watch_store(notebook.state)
         dialing = replace(work.dialing, certificates=folder)
-        self._sidecars = SideCars(self._surroundings(candidate), dialing)
+        surroundings = Surroundings(
+            heard=self._hear,
+            epoch=epoch,
+            installation=candidate.installation,
+            meter=candidate.metrics,
+            clock=clock,
+        )
+        self._sidecars = SideCars(surroundings, dialing)
         self._cluster = Cluster(
             api,
             self._mirrors,
@@ -173,15 +180,6 @@ class Leading:
         self._losses = LossAnnotations(api, self._mirrors, scene=lambda: self._controller.scene)
         self._expectations = Expectations(
             self._cluster, self._controller, policy=work.options.policy
-        )
-
-    def _surroundings(self, candidate: Candidate) -> Surroundings:
-        return Surroundings(
-            heard=self._hear,
-            epoch=self._election.epoch,
-            installation=candidate.installation,
-            meter=candidate.metrics,
-            clock=self._clock,
         )
 
     async def run(self) -> None:
@@ -270,7 +268,12 @@ class Leading:
                 if entry.status.pods and document is not None:
                     jobs[job] = document["metadata"]
             try:
-                lacking = [job for job in jobs if self._is_outdated(job)]
+                lacking = [
+                    job
+                    for job in jobs
+                    for booking in self._cluster.entries[job].status.pods
+                    if self._sidecars.contact(PodKey(job, booking.node)).outdated
+                ]
                 if number % ROUNDS == 0:
                     # They may wait for a Secret that was deleted.
                     waiting = (job for job in jobs if self._is_waiting(job))
@@ -278,10 +281,6 @@ class Leading:
                 await self._certificates.renew(jobs, lacking)
             except (Rejected, Unreachable) as error:
                 log.warning("certificates are not renewed yet: %s", error)
-
-    def _is_outdated(self, job: JobId) -> bool:
-        keys = (PodKey(job, booking.node) for booking in self._cluster.entries[job].status.pods)
-        return any(self._sidecars.contact(key).outdated for key in keys)
 
     def _is_waiting(self, job: JobId) -> bool:
         """True if a pod of the job does not start and no reason is known."""

@@ -200,20 +200,18 @@ class FreeAmounts:
         before = self._counted.get(node.name)
         if before and before[0] is node and before[1] is document and node.name not in dirty:
             return before[2]
-        counted = self._subtract(node, fitting.machine(node.name))
+        counted, machine = node, fitting.machine(node.name)
+        if machine is not None and machine.allocatable:
+            capacity = {**machine.allocatable, **dict.fromkeys(self._ports, WHOLE)}
+            free: Amounts = capacity
+            for each in self._all:
+                free = less(free, each.on(node.name))
+            left = {name: free[name] for name in capacity}
+            counted = replace(node, free=left, capacity=capacity)
         if before and before[2] == counted:
             counted = before[2]
         self._counted[node.name] = (node, document, counted)
         return counted
-
-    def _subtract(self, node: Node, machine: NodeTraits | None) -> Node:
-        if machine is None or not machine.allocatable:
-            return node
-        capacity = {**machine.allocatable, **dict.fromkeys(self._ports, WHOLE)}
-        free: Amounts = capacity
-        for each in self._all:
-            free = less(free, each.on(node.name))
-        return replace(node, free={name: free[name] for name in capacity}, capacity=capacity)
 
 
 class JobRequests:

@@ -97,22 +97,18 @@ class Cleanup:
             # Cleared first, so that a change during the pass causes the next one.
             self._changed.clear()
             began = time.thread_time()
-            if not await self._try_to_clean_up():
+            try:
+                is_done = await self.clean_up()
+                self._complaints.settle(LOOK)
+            except Exception as error:
+                is_done = False
+                if self._complaints.note(LOOK, error):
+                    log.exception("the cleanup of pods failed; it is tried again")
+            if not is_done:
                 self._retry_later()
             # With thousands of pods a pass takes long, and other tasks need the event loop.
             rest = REST_SHARE * (time.thread_time() - began)
             await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
-
-    async def _try_to_clean_up(self) -> bool:
-        """Clean up, and log an error once."""
-        try:
-            is_done = await self.clean_up()
-        except Exception as error:
-            if self._complaints.note(LOOK, error):
-                log.exception("the cleanup of pods failed; it is tried again")
-            return False
-        self._complaints.settle(LOOK)
-        return is_done
 
     async def clean_up(self) -> bool:
         """Make one pass over all pods; return true if everything is done."""
@@ -158,7 +154,15 @@ class Cleanup:
             or known.pod is not pod
             or known.job is not self._mirrors.jobs.get(known.job_name)
         ):
-            known = self._looked[name] = _look_at(self._mirrors, self._jobs, name=name, pod=pod)
+            job_name = _name_of_job(name, pod)
+            try:
+                job = self._jobs.get(job_name)
+                # The pod is booked, or of a role that never is.
+                is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
+            except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
+                is_at_rest = False
+            shown = self._mirrors.jobs.get(job_name)
+            known = self._looked[name] = _Looked(pod, job_name, shown, is_at_rest)
         return known.is_at_rest
 
     async def _try_to_clean_up_pod(
@@ -249,17 +253,6 @@ class Cleanup:
         if loop.time() >= self._again_at:
             self._again_at = loop.time() + AGAIN_S
             loop.call_at(self._again_at, self._changed.set)
-
-
-def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _Looked:
-    """Find out whether the pod is booked, or of a role that never is."""
-    job_name = _name_of_job(name, pod)
-    try:
-        job = jobs.get(job_name)
-        is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
-    except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
-        is_at_rest = False
-    return _Looked(pod, job_name, mirrors.jobs.get(job_name), is_at_rest)
 
 
 def _name_of_job(name: Name, pod: Json) -> Name:

@@ -7,7 +7,7 @@ running out of memory is the job's own failure; and a pod that cannot start beca
 missing keeps its GPUs only for a short time, in which a person may add it. Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -158,9 +158,10 @@ def explain_wait(document: Json) -> PodProblem:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = condition.get("reason") or "Unschedulable"
             return PodProblem(reason, condition.get("message") or "")
-    for container, is_init in _containers(status):
-        if found := _explain_container(container, is_init=is_init):
-            return found
+    for key, is_init in (("initContainerStatuses", True), ("containerStatuses", False)):
+        for container in status.get(key) or ():
+            if found := _explain_container(container, is_init=is_init):
+                return found
     if not (document.get("spec") or {}).get("nodeName"):
         return PodProblem(message=f"no scheduler has reported anything about pod {name} yet")
     return PodProblem(
@@ -169,11 +170,6 @@ def explain_wait(document: Json) -> PodProblem:
             f" pod {name} shows what it waits for: an image, a volume, a Secret"
         )
     )
-
-
-def _containers(status: Json) -> Iterator[tuple[Json, bool]]:
-    yield from ((each, True) for each in status.get("initContainerStatuses") or ())
-    yield from ((each, False) for each in status.get("containerStatuses") or ())
 
 
 def _explain_container(container: Json, *, is_init: bool) -> PodProblem | None:

@@ -94,20 +94,16 @@ class Publisher:
         while True:
             await asyncio.sleep(self._settings.look_seconds)
             scene = self._scene()
-            if scene is not None:
-                await self._try_to_publish(scene)
-
-    async def _try_to_publish(self, scene: Scene) -> None:
-        """Publish, and only log an error, because no training depends on it."""
-        try:
-            await self.publish(scene)
-        except Fenced:
-            raise
-        except Exception as error:
-            if self._complaints.note(PROGRESS, error):
-                log.exception("progress cannot be written; it is tried again")
-        else:
-            self._complaints.settle(PROGRESS)
+            try:
+                if scene is not None:
+                    await self.publish(scene)
+                    self._complaints.settle(PROGRESS)
+            except Fenced:
+                raise
+            except Exception as error:
+                # No training depends on it.
+                if self._complaints.note(PROGRESS, error):
+                    log.exception("progress cannot be written; it is tried again")
 
     async def publish(self, scene: Scene) -> None:
         """Write the progress that is due, up to the limit."""
