@@ -52,7 +52,7 @@ async def together(*activities: Coroutine[Any, Any, None]) -> None:
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for their end, before the caller closes what they use."""
+    """Cancel tasks and wait for their end, before the caller closes their connections."""
     is_cancelled = False
     for task in tasks:
         task.cancel()

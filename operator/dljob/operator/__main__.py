@@ -2,7 +2,7 @@
 ``python -m dljob.operator``: the operator of a cluster, in the foreground, as its image starts it.
 
 Everything about decisions comes from the settings file and the environment, as with ``dljob up``;
-the options here say where the cluster is and what pods need.
+the options here name the cluster and the needs of pods.
 """
 
 import asyncio

@@ -192,7 +192,7 @@ class Leading:
             data = {names.SETTINGS_KEY: settings_text(self._shown_settings)}
             writer = ConfigMapWriter(self._api, self._home, failure=failure)
             await writer.write(names.SETTINGS, {"data": data})
-        # No news is lost before this: mirrors collect what has changed since the Cluster was made,
+        # No news is lost before this: mirrors collect all changes since the Cluster was made,
         # and the first cycle of the loop reads it without being woken.
         self._mirrors.listen(self)
         await together(
@@ -239,7 +239,7 @@ class Leading:
         self._controller.wake(burst=True, urgent=True)
 
     async def _recall(self) -> None:
-        """Read what the former leader knew about GPUs, and retry until the API server answers."""
+        """Read the former leader's state of GPUs, and retry until the API server answers."""
         while True:
             try:
                 await self._gpu_config_map.recall()
@@ -333,7 +333,7 @@ async def report_store(
     """
     Write an Event about the operator's own pod when its store becomes unavailable and available again.
 
-    Jobs do not depend on the store, so their statuses do not mention it. An administrator that has installed DLJob with a
+    Jobs do not depend on the store, so their statuses do not mention it. An administrator who has installed DLJob with a
     wrong URL sees these Events in ``kubectl describe pod``. A process that is not in a pod writes none.
     """
     clock = asyncio.get_running_loop().time

@@ -122,7 +122,7 @@ class Watches:
     async def run(self) -> None:
         """Watch until ``ended`` is set."""
         lister = asyncio.get_running_loop().create_task(self._list_again())
-        # Neither our list nor the first one of the watch shows what was deleted between the two.
+        # Neither our list nor the first one of the watch shows an object that was deleted between the two.
         self._restarted.set()
         try:
             with warnings.catch_warnings():

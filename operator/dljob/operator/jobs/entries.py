@@ -57,43 +57,39 @@ def is_over(document: Json) -> bool:
     return "deletionTimestamp" in document["metadata"] or phase in (Phase.COMPLETED, Phase.FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """The parts of a status that the controller's record does not contain."""
+def status_document(
+    status: Status,
+    *,
+    epoch: int,
+    generation: int,
+    remaining: Span | None = None,
+    template: Json | None = None,
+    queue: Json | None = None,
+    before: Json | None = None,
+    job_name: str = "",
+) -> dict[str, Any]:
+    """
+    Write a status.
 
-    epoch: int
-    """The epoch of the leader that decided."""
-    generation: int
-    """The generation of the spec that it decided about."""
-    remaining: Span | None = None
-    """The expected remaining time."""
-    template: Json | None = None
-    """The condition TemplateValid."""
-    queue: Json | None = None
-    """The place of the job in the queue, and its expected start."""
-    before: Json = field(default_factory=dict)
-    """The status that the new one replaces."""
-    job_name: str = ""
-    """The name of the job in the labels of its pods."""
-
-
-def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
-    document = write_status(status, remaining=around.remaining)
-    if around.queue is not None:
-        document["queue"] = dict(around.queue)
+    ``epoch`` is that of the leader that decided about the ``generation`` of the spec, ``template`` the condition
+    TemplateValid, ``before`` the status that the new one replaces, and ``job_name`` is in the labels of the job's pods.
+    """
+    document = write_status(status, remaining=remaining)
+    if queue is not None:
+        document["queue"] = dict(queue)
     conditions = document.get("conditions", [])
-    if around.template is not None:
+    if template is not None:
         others = [each for each in conditions if each["type"] != TEMPLATE_VALID]
-        document["conditions"] = conditions = [*others, dict(around.template)]
+        document["conditions"] = conditions = [*others, dict(template)]
     for condition in conditions:
-        condition["observedGeneration"] = around.generation
+        condition["observedGeneration"] = generation
     shown = with_columns(document) | {
-        "epoch": around.epoch,
-        "revision": around.before.get("revision", 0) + 1,
-        "observedGeneration": around.generation,
-        "selector": f"{names.JOB_LABEL}={around.job_name},{names.ROLE_LABEL}={TRAINER}",
+        "epoch": epoch,
+        "revision": (before or {}).get("revision", 0) + 1,
+        "observedGeneration": generation,
+        "selector": f"{names.JOB_LABEL}={job_name},{names.ROLE_LABEL}={TRAINER}",
     }
-    past = history.continued(around.before, shown)
+    past = history.continued(before or {}, shown)
     return shown | {"history": past} if past else shown
 
 
@@ -192,7 +188,7 @@ class _Known:
 
 
 class Jobs:
-    """Remembers the entries of all jobs, and what this leader has recorded."""
+    """Remembers the entries of all jobs, and the records of this leader."""
 
     def __init__(self, specs: Specs, clock: Callable[[], float] = time.time) -> None:
         self._specs = specs

@@ -29,7 +29,6 @@ from dljob.kube.resources import DLJOBS
 from dljob.kube.watches.mirror import Mirrors, epoch_of
 from dljob.operator.jobs.crd import REMEDY
 from dljob.operator.jobs.entries import (
-    Circumstances,
     job_id,
     name_of,
     status_document,
@@ -72,16 +71,14 @@ class StatusDocuments:
             self.queues.pop(job, None)
         return status_document(
             status,
-            Circumstances(
-                epoch=self._epoch,
-                generation=document["metadata"]["generation"],
-                remaining=self.remaining.get(job) if status.placement is not None else None,
-                template=template_condition(document, self._refusal(document)),
-                # The place that a former leader has written counts until this one has a newer one.
-                queue=self.queues.get(job, before.get("queue")) if waits(status) else None,
-                before=before,
-                job_name=document["metadata"]["name"],
-            ),
+            epoch=self._epoch,
+            generation=document["metadata"]["generation"],
+            remaining=self.remaining.get(job) if status.placement is not None else None,
+            template=template_condition(document, self._refusal(document)),
+            # The place that a former leader has written counts until this one has a newer one.
+            queue=self.queues.get(job, before.get("queue")) if waits(status) else None,
+            before=before,
+            job_name=document["metadata"]["name"],
         )
 
 

@@ -2,7 +2,7 @@
 
 A problem is a code for programs, a sentence for people, and a flag for the job's own fault. The
 codes are those of Kubernetes where it has one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``).
-The controller decides what follows: a pod that was evicted, drained or preempted is started again;
+The controller decides about the consequences: a pod that was evicted, drained or preempted is started again;
 running out of memory is the job's own failure; and a pod that cannot start because something is
 missing keeps its GPUs only for a short time, in which a person may add it. Pure.
 """
@@ -97,7 +97,7 @@ def _pod(
 
 
 def _left_in(ended: Json) -> State | None:
-    """Return what the SideCar left behind as the last message of its container."""
+    """Return the state that the SideCar left behind as the last message of its container."""
     return decode_left((ended.get("message") or "").encode(errors="replace"))
 
 

@@ -1,7 +1,7 @@
 """
 A ConfigMap with the profiles and the state of the policy.
 
-``dljob submit --dry-run`` plans with it as the operator decides. The next leader takes what its store lacks from it,
+``dljob submit --dry-run`` plans with it as the operator decides. The next leader takes from it the knowledge that its store lacks,
 because the default store is a file that ends with the pod.
 """
 
@@ -75,7 +75,7 @@ class LearnedConfigMap:
             await asyncio.sleep(pause)
 
     async def _write(self, scene: Scene, snapshot: Snapshot) -> int:
-        """Write what has changed; return the number of bytes."""
+        """Write the changes; return the number of bytes."""
         decisions = {job: entry.status.generation for job, entry in scene.entries.items()}
         if (
             decisions == self._decisions
