@@ -342,7 +342,8 @@ def test_auxiliaries_see_no_gpus_in_any_image():
     }
     document = yaml.safe_load(JOB)
     role = Role(name="ps", replicas=2, template={"spec": spec})
-    for pod in building.make_auxiliaries(document, [role]):
+    for number in range(2):
+        pod = building.make_auxiliary(document, role, number=number)
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
             assert container["env"][-2:] == HIDDEN
     assert "env" not in spec["initContainers"][0], "the user's template is unchanged"

@@ -15,7 +15,7 @@ from dljob.core.documents.profilefile import render_all
 from dljob.core.model import JobId
 from dljob.core.policies.baselines.fifo import Fifo
 from dljob.core.profiles import Costs, JobType, Profile, Speed
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.reporting.configmap_writing import settings_text
 from dljob.operator.settings import OperatorSettings
 from dljob_wire.messages import Shape
 from dljob_wire.problems import WrongDocument
@@ -35,8 +35,7 @@ class FakeOperator(Operator):
     def settings(self):
         if "policy" not in self.changed:
             raise NotThere("no operator shows its settings in namespace dljob-system")
-        published = tuple(load_tree(OperatorSettings()).described())
-        shown = json.loads(SettingsConfigMap("dljob-system", published).text())
+        shown = json.loads(settings_text(load_tree(OperatorSettings()).described()))
         return [{**each, "value": self.changed.get(each["name"], each["value"])} for each in shown]
 
     def known_gpus(self):

@@ -16,7 +16,7 @@ import aiohttp
 from addons.web.tests.records import SCRIPT
 from dljob.control.settings import load_tree
 from dljob.kube import names
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.reporting.configmap_writing import settings_text
 from dljob.operator.settings import OperatorSettings
 from tests.operator.conftest import install_crd
 from tests.operator.manifests import make_manifest, path_of
@@ -106,11 +106,8 @@ def inhabited(plane: ControlPlane, folder: Path) -> Iterator[House]:
             api.post("/api/v1/namespaces", {"metadata": {"name": name}})
         plane.kubectl("apply", "--server-side", "-k", WEB_MANIFESTS)
         nodes = add_nodes(api, [make_node("node-1", labels=_pool(4))])
-        published = SettingsConfigMap(HOME, tuple(load_tree(OperatorSettings()).described()))
-        shown = {
-            "metadata": {"name": names.SETTINGS},
-            "data": {names.SETTINGS_KEY: published.text()},
-        }
+        text = settings_text(load_tree(OperatorSettings()).described())
+        shown = {"metadata": {"name": names.SETTINGS}, "data": {names.SETTINGS_KEY: text}}
         api.post(f"/api/v1/namespaces/{HOME}/configmaps", shown)
         _submit(api, RED, "red-runs", [0, 1])
         _submit(api, BLUE, "blue-runs", [2])

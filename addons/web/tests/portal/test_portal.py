@@ -137,7 +137,7 @@ POLICY = {
 
 
 def granted() -> set[tuple[str, str]]:
-    text = Path(ROOT / "manifests" / "web" / "rights.yaml").read_text(encoding="utf-8")
+    text = Path(ROOT / "manifests" / "web" / "rbac.yaml").read_text(encoding="utf-8")
     return {
         (verb, resource)
         for document in yaml.safe_load_all(text)

@@ -54,7 +54,7 @@ class _Known(NamedTuple):
     """When the pod was first down without a known reason; None once DLJob has reported that."""
 
 
-class StartingPods:
+class UnchangedPods:
     """The starting jobs without news; one for the life of a controller."""
 
     def __init__(self) -> None:

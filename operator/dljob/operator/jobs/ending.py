@@ -1,8 +1,11 @@
 """
-Deletes jobs that have ended, after their pods.
+Lets go of jobs that have ended: removes our finalizer, and deletes cancelled jobs after their pods.
 
-The finalizer of a job keeps it until the end of its pods is proven. Part of :mod:`dljob.operator.cluster`.
+The finalizer of a job keeps it until the end of its pods is proven. :mod:`dljob.operator.cluster` asks for deletions,
+:mod:`dljob.operator.pods.cleanup` removes finalizers.
 """
+
+from typing import Any
 
 from dljob.control.situation.ports import Entry
 from dljob.core.model import JobId
@@ -10,11 +13,11 @@ from dljob.kube import names
 from dljob.kube.client import ApiServer, Conflict, NotFound
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import DLJOBS
-from dljob.kube.watches.mirror import Mirrors
+from dljob.kube.resources import DLJOBS, Resource
+from dljob.kube.watches.mirror import Mirror, Mirrors
 from dljob.operator.jobs.entries import name_of
 from dljob.operator.jobs.status_writing import StatusWriter
-from dljob.operator.proofs import awaits_proof, is_bound
+from dljob.operator.proofs import awaits_proof
 
 
 class Deletions:
@@ -48,13 +51,15 @@ class Deletions:
             # Read once a cycle: thousands of jobs may be deleted in one.
             if metadata["uid"] in self._held_pods():
                 return  # The controller asks again, and the cleanup removes the finalizers meanwhile.
+            finalizers = [each for each in names.finalizers_of(document) if each != names.FINALIZER]
             try:
-                await self._let_go(document)
+                if finalizers != names.finalizers_of(document):
+                    await self._api.hold_by(DLJOBS, document, finalizers=finalizers)
                 return
             except NotFound:
                 self._mirrors.jobs.show_end(document)
             except Conflict:
-                await self._writer.see_who_wrote(name, document)
+                await self._writer.see_other_write(name, document)
 
     def _held_pods(self) -> frozenset[str]:
         """Return the uids of jobs with pods that our finalizer keeps."""
@@ -63,15 +68,29 @@ class Deletions:
                 owner.get("uid", "")
                 for pod in self._mirrors.pods.objects.values()
                 # A pod is kept in case its deleted Node returns, but its job need not wait for that.
-                if awaits_proof(pod) and not (is_bound(pod) and self._node_of(pod) is None)
+                if awaits_proof(pod)
+                and not (
+                    (node := pod["spec"].get("nodeName"))
+                    and Name("", node) not in self._mirrors.nodes.objects
+                )
                 for owner in pod["metadata"].get("ownerReferences") or ()
             )
         return self._held_at_cycle
 
-    def _node_of(self, pod: Json) -> Json | None:
-        return self._mirrors.nodes.get(Name("", pod["spec"].get("nodeName", "")))
 
-    async def _let_go(self, document: Json) -> None:
-        finalizers = [each for each in names.finalizers_of(document) if each != names.FINALIZER]
-        if finalizers != names.finalizers_of(document):
-            await self._api.hold_by(DLJOBS, document, finalizers=finalizers)
+async def let_go(
+    api: ApiServer, resource: Resource, *, mirror: Mirror[Any], document: Json, finalizer: str
+) -> None:
+    """Remove our finalizer from a job or a pod, unless another program has written it since."""
+    finalizers = [each for each in names.finalizers_of(document) if each != finalizer]
+    try:
+        left = await api.hold_by(resource, document, finalizers=finalizers)
+    except NotFound:
+        mirror.show_end(document)
+        return
+    except Conflict:
+        return
+    if left["metadata"].get("deletionTimestamp") and not finalizers:
+        mirror.show_end(left)
+    else:
+        mirror.show(left, is_ours=True)

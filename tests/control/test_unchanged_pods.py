@@ -13,7 +13,7 @@ from dljob.control.acting.job_in_scene import JobsInScene
 from dljob.control.judging import judging
 from dljob.control.judging.conditions import NOT_STARTED
 from dljob.control.judging.judging import judge
-from dljob.control.judging.starting_pods import LONGEST_S, StartingPods, is_coming_up
+from dljob.control.judging.unchanged_pods import LONGEST_S, UnchangedPods, is_coming_up
 from dljob.control.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
 from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.rules import Rules
@@ -66,7 +66,7 @@ def count_looks(monkeypatch, scene, starting, **rest):
 
 
 def test_unchanged_job_is_judged_once(monkeypatch):
-    starting = StartingPods()
+    starting = UnchangedPods()
     scene = settle(make_scene(coming_up(), coming_up("b")), starting)
     later = replace(scene, now=NOW + 1)
     assert count_looks(monkeypatch, later, starting) == 0
@@ -78,7 +78,7 @@ def test_unchanged_job_is_judged_once(monkeypatch):
 
 
 def test_job_is_judged_again_after_some_seconds(monkeypatch):
-    starting = StartingPods()
+    starting = UnchangedPods()
     told = {"reason": "ImagePullBackOff", "message": "no such image"}
     scene = settle(make_scene(coming_up(pod=told)), starting)
     assert count_looks(monkeypatch, replace(scene, now=NOW + LONGEST_S - 1), starting) == 0
@@ -86,7 +86,7 @@ def test_job_is_judged_again_after_some_seconds(monkeypatch):
 
 
 def test_gone_jobs_are_forgotten():
-    starting = StartingPods()
+    starting = UnchangedPods()
     scene = settle(make_scene(coming_up()), starting)
     judge(replace(scene, entries={}, job_pods={}), RULES, starting=starting)
     assert not starting._known
@@ -136,7 +136,7 @@ def test_memory_changes_no_verdict(
         limits=Limits(active_deadline_seconds=deadline),
     )
     crowd = [coming_up(f"other-{n}") for n in range(others)]
-    scene, starting = make_scene(job, *crowd), StartingPods()
+    scene, starting = make_scene(job, *crowd), UnchangedPods()
     for step in steps:
         plain, remembering = judge(scene, RULES), judge(scene, RULES, starting=starting)
         assert remembering.get(A) == plain.get(A)
