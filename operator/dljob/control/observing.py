@@ -84,7 +84,6 @@ class Observer:
             scene = self._see(observation)
         self._distrusted.keep(scene)
         if not self.has_met_all and self._have_all_answered(scene):
-            self._distrusted.rise()
             self._distrusted.end_meeting()
         scene = self._breaker.update(scene)
         self._quarantine.unheard = self._breaker.unheard

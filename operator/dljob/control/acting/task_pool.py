@@ -45,7 +45,15 @@ class TaskPool(Generic[K]):
         assert key not in self._tasks, f"it is under way for {key} already"
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[key] = task
-        task.add_done_callback(lambda done: self._note_end(key, done))
+
+        def note_end(task: asyncio.Task[None]) -> None:
+            del self._tasks[key]
+            # Read the outcome of all tasks, or asyncio logs that an exception was never retrieved.
+            failure = None if task.cancelled() else task.exception()
+            self._failure = self._failure or failure
+            self._one_has_ended.set()
+
+        task.add_done_callback(note_end)
 
     def check(self) -> None:
         """Raise the failure of a task, if one has failed."""
@@ -71,10 +79,3 @@ class TaskPool(Generic[K]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _note_end(self, key: K, task: asyncio.Task[None]) -> None:
-        del self._tasks[key]
-        # Read the outcome of all tasks, or asyncio logs that an exception was never retrieved.
-        failure = None if task.cancelled() else task.exception()
-        self._failure = self._failure or failure
-        self._one_has_ended.set()

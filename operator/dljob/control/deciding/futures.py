@@ -160,6 +160,12 @@ def effect_document(
             old=show_placement(effect.old),
             new=show_placement(effect.new),
         )
+    seconds_after, bounds = effect.seconds_after, dict[str, Any]()
+    if course is not None:
+        end = _bounds(course.end, now)
+        bounds = {"start": _bounds(course.start, now) or None}
+        bounds["end"] = end or {"unknownBecause": course.unknown_because}
+        seconds_after = course.end.expected if end else seconds_after
     return without_nothing(
         job=effect.job,
         submitted=effect.is_new,
@@ -168,25 +174,12 @@ def effect_document(
         old=show_placement(effect.old),
         new=show_placement(effect.new),
         secondsBefore=_rounded(effect.seconds_before),
-        secondsAfter=_rounded(_seconds_after(effect, course)),
+        secondsAfter=_rounded(seconds_after),
         iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
         confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
         queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
-        **(_course_document(course, now) if course is not None else {}),
+        **bounds,
     )
-
-
-def _seconds_after(effect: Effect, course: Course | None) -> float | None:
-    if course is not None and course.end.expected < math.inf:
-        return course.end.expected
-    return effect.seconds_after
-
-
-def _course_document(course: Course, now: float) -> Json:
-    return {
-        "start": _bounds(course.start, now) or None,
-        "end": _bounds(course.end, now) or {"unknownBecause": course.unknown_because},
-    }
 
 
 def _bounds(span: Span, now: float) -> Json:

@@ -57,14 +57,13 @@ class _Report:
     @property
     def sentence(self) -> str:
         """Return the faults as a sentence; empty if there are none."""
-        errors = [f"Xid {code} ({HARDWARE_XIDS[code]})" for code in sorted(self._codes)]
+        errors = [
+            f"Xid {code} ({HARDWARE_XIDS[code]})"
+            for code in sorted({code for _, code in self.xids})
+        ]
         if self.ecc:
             errors.append(f"{self.ecc} uncorrected memory error{'s' if self.ecc > 1 else ''}")
         return f"it reported {listed(errors, 'and')}" if errors else ""
-
-    @property
-    def _codes(self) -> set[int]:
-        return {code for _, code in self.xids}
 
 
 class _Device(NamedTuple):
@@ -185,7 +184,10 @@ class GpuFaults:
     def _weigh(
         self, scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
     ) -> dict[GpuRef, _Report]:
-        known, pardons = self.faults, self._join_reinstated()
+        known = self.faults
+        pardons: dict[GpuRef, _Report] = {}
+        for device, report in self._reinstated.items():
+            pardons[device.ref] = pardons.get(device.ref, _Report()).joined(report)
         said: dict[GpuRef, dict[JobId, _Report]] = {}
         for ref, by_job in testimonies.items():
             pardoned = pardons.get(ref, _Report())
@@ -201,12 +203,6 @@ class GpuFaults:
             log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
             self._suspected.append((ref, job))
         return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
-
-    def _join_reinstated(self) -> Mapping[GpuRef, _Report]:
-        pardoned: dict[GpuRef, _Report] = {}
-        for device, report in self._reinstated.items():
-            pardoned[device.ref] = pardoned.get(device.ref, _Report()).joined(report)
-        return pardoned
 
     def mark(self, scene: Scene) -> Scene:
         """Mark the broken GPUs in the scene as out of service."""

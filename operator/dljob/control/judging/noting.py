@@ -8,7 +8,7 @@ from dljob.control.judging.ends_and_retries import Case
 from dljob.control.judging.progress import tell_of_stall
 from dljob.control.judging.starting_pods import quiet_seconds
 from dljob.control.situation.rules import News
-from dljob.control.situation.status import Condition, ConditionType, Status
+from dljob.control.situation.status import ConditionType, Status
 from dljob.core import lifecycle
 from dljob.core.lifecycle import Event
 from dljob.core.model import Phase, Placement
@@ -103,12 +103,10 @@ def note_troubles(case: Case) -> None:
 def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
     before, case.status = case.status, status
     fresh = status.condition(kind)
-    if status is not before and fresh is not None and _says_more(fresh, before.condition(kind)):
+    if status is before or fresh is None:
+        return
+    known = before.condition(kind)
+    # A condition that only leaves out some of its former reasons is no news.
+    is_changed = known is None or fresh.status is not known.status
+    if is_changed or not set(fresh.reason.split(",")) <= set(known.reason.split(",")):
         case.news.append(News(fresh.reason, fresh.message, warning=fresh.status is not well))
-
-
-def _says_more(fresh: Condition, before: Condition | None) -> bool:
-    """Return True if the condition does more than leave out some of its former reasons."""
-    if before is None or fresh.status is not before.status:
-        return True
-    return not set(fresh.reason.split(",")) <= set(before.reason.split(","))

@@ -256,7 +256,10 @@ class _Follower:
             self._lose(error)
             return pause
         except NotAccepted as error:
-            self._take_refusal(error.refusal)
+            # A SideCar with its maximum of waiting clients still answers requests that do not wait.
+            self._is_crowded = error.refusal.error is Refused.TOO_MANY
+            if not self._is_crowded:
+                self._lose(Unreachable(f"it does not answer us: {shown(error.refusal)}"))
             return self._settings.refused_pause_seconds
         self._failures = 0
         return 0.0
@@ -290,13 +293,6 @@ class _Follower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STAMP_S):
                 await self._told.wait()
-
-    def _take_refusal(self, refusal: Refusal) -> None:
-        # The SideCar has its maximum of waiting clients, but still answers requests that do not
-        # wait.
-        self._is_crowded = refusal.error is Refused.TOO_MANY
-        if not self._is_crowded:
-            self._lose(Unreachable(f"it does not answer us: {shown(refusal)}"))
 
     # --- saying what shall be
 

@@ -13,13 +13,13 @@ from dljob.control.judging.exits import (
     exited,
     exited_unasked,
     has_done_all,
-    has_reported_all,
 )
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.process_sets import ProcessSet
 from dljob.control.situation.status import StartNumber, Trust
 from dljob_wire.messages import Phase as SideCarPhase
 from dljob_wire.messages import Run
+from dljob_wire.training import is_at_end
 
 
 def has_just_ended(case: Case) -> bool:
@@ -30,7 +30,12 @@ def has_just_ended(case: Case) -> bool:
 def find_end_by_trial(case: Case) -> Happening | None:
     """Find a job that ended during the trial of its checkpoint; it starts again."""
     what = _find_end_of_trial(case)
-    if not what or _has_finished(case):
+    is_over = False
+    if what and _have_exited(case):
+        # A training that exits when it has saved itself ends like this, too.
+        has_saved = trials.has_saved(case.last.job_pods)
+        is_over = _has_reported_all(case) if has_saved else _has_done_all(case)
+    if not what or is_over:
         return None
     return _start_after_trial(case, "EndedByTrial", message=what)
 
@@ -59,7 +64,10 @@ def find_finish(case: Case) -> Happening | None:
     if ending is None:
         return None
     if ending.reason == ENDED_EARLY and not case.job.training.may_end_early:
-        return _fail_by_ending(case, ending)
+        if case.latest.generation <= case.status.broken:
+            return None  # It was reported once for this start.
+        status = replace(case.broken_status(), exit_code=0)
+        return Happening(Then.RETRY, status, reason=ending.reason, message=ending.message)
     return _finish(case, ending)
 
 
@@ -70,7 +78,13 @@ def _describe_end(case: Case) -> Ending | None:
         return done
     if case.last.generation <= case.status.broken:
         return None  # This end was judged before.
-    if _have_exited_unasked(case) or (_have_exited(case) and _goes_on_after_saving(case)):
+    unasked = exited_unasked(case.last.job_pods)
+    status = case.status
+    # A trial may have shown that the training saves itself and goes on.
+    goes_on = status.tried > 0 and status.trust is Trust.CONFIRMED and not status.ends
+    if _all_ended(case.last, unasked, forgotten=case.ended.unasked) or (
+        goes_on and _have_exited(case)
+    ):
         return describe_end(case.job, case.status, job_pods=case.last.job_pods)
     # A training that exits when it has saved itself looks the same, so its count decides.
     return done if _have_exited(case) and _has_done_all(case) else None
@@ -121,43 +135,18 @@ def _have_exited(case: Case) -> bool:
     return _all_ended(case.last, exited(case.last.job_pods), forgotten=case.ended.unasked)
 
 
-def _have_exited_unasked(case: Case) -> bool:
-    return _all_ended(case.last, exited_unasked(case.last.job_pods), forgotten=case.ended.unasked)
-
-
-def _goes_on_after_saving(case: Case) -> bool:
-    """Return True if a trial has shown that the training saves itself and goes on."""
-    status = case.status
-    return status.tried > 0 and status.trust is Trust.CONFIRMED and not status.ends
-
-
 def _is_counted(case: Case) -> bool:
     """Return True if the iteration in the status is of the latest start, and not of a former one."""
     return case.status.heard == case.last.generation
 
 
 def _has_reported_all(case: Case) -> bool:
-    return _is_counted(case) and has_reported_all(case.job, case.status)
+    total = case.job.training.iterations or 0
+    return _is_counted(case) and is_at_end(case.status.iteration, total)
 
 
 def _has_done_all(case: Case) -> bool:
     return _is_counted(case) and has_done_all(case.job, case.status, job_pods=case.last.job_pods)
-
-
-def _has_finished(case: Case) -> bool:
-    """Return True if a training that ended in its trial was done, and did not end because of the trial."""
-    if not _have_exited(case):
-        return False
-    # One that exits when it has saved itself ends like this, too.
-    return _has_reported_all(case) if trials.has_saved(case.last.job_pods) else _has_done_all(case)
-
-
-def _fail_by_ending(case: Case, ending: Ending) -> Happening | None:
-    """Report an end before the user allows one, once for each start."""
-    if case.latest.generation <= case.status.broken:
-        return None
-    status = replace(case.broken_status(), exit_code=0)
-    return Happening(Then.RETRY, status, reason=ending.reason, message=ending.message)
 
 
 def find_target(case: Case) -> Happening | None:

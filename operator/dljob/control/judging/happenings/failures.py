@@ -9,10 +9,11 @@ from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.exits import (
     EXIT_NOT_EXECUTABLE,
     EXIT_NOT_FOUND,
+    NOT_EXECUTABLE,
     NOT_FOUND,
-    code_of,
     describe_failure,
-    find_missing_command,
+    find_culprit,
+    states_of,
 )
 from dljob.control.judging.progress import idle_seconds
 from dljob.control.situation.job_pods import JobPod
@@ -79,8 +80,12 @@ def find_crash(case: Case) -> Happening | None:
     failed = [pod for pod in case.started if pod.phase is SideCarPhase.FAILED]
     if not failed or case.latest.generation <= case.status.broken:
         return None
-    status = replace(case.broken_status(), exit_code=code_of(failed))
-    missing = find_missing_command(failed)
+    culprit, code = find_culprit(failed), None
+    if culprit is not None:  # As a shell reports it.
+        code = culprit.exit_code if culprit.signal is None else 128 + culprit.signal
+    status = replace(case.broken_status(), exit_code=code)
+    problems = (problem for state in states_of(failed) for problem in state.problems)
+    missing = next((each for each in problems if each.name in (NOT_FOUND, NOT_EXECUTABLE)), None)
     if missing is None:
         return Happening(Then.RETRY, status, reason="Crashed", message=describe_failure(failed))
     # The command is missing or not executable. Another attempt would change nothing.

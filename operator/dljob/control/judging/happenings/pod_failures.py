@@ -127,10 +127,12 @@ def explain_loss(
     scene: Scene, job_pods: Iterable[JobPod], *, placement: Placement, generation: int
 ) -> Loss:
     """Return why the latest start of a job, of this generation (0: nothing is left of it), is incomplete."""
+    # These pods took part in the start and no longer do; a fresh pod never did.
     lost = [
         job_pod
         for job_pod in job_pods
-        if job_pod.key.node in placement.nodes and _is_lost(job_pod, max(generation, 1))
+        if job_pod.key.node in placement.nodes
+        and (job_pod.has_ended or (not job_pod.fresh and job_pod.start < max(generation, 1)))
     ]
     lost.sort(
         key=lambda job_pod: (not job_pod.pod.fault, not job_pod.has_ended, not job_pod.pod.reason)
@@ -146,11 +148,6 @@ def explain_loss(
         fault=first.fault,
         keeps=all(_may_return(scene, job_pod, placement=placement) for job_pod in lost),
     )
-
-
-def _is_lost(job_pod: JobPod, generation: int) -> bool:
-    """Return True if the pod took part in the start and no longer does; a fresh pod never did."""
-    return job_pod.has_ended or (not job_pod.fresh and job_pod.start < generation)
 
 
 def _may_return(scene: Scene, job_pod: JobPod, *, placement: Placement) -> bool:

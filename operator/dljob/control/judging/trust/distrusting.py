@@ -101,9 +101,14 @@ class DistrustedPods:
         self._unheard.clear()
         return found
 
-    def rise(self) -> None:
-        """Raise :class:`Behind` if SideCars obey later controllers than are recorded."""
+    def end_meeting(self) -> None:
+        """
+        Raise :class:`Behind` if SideCars obey later controllers than are recorded.
+
+        A later epoch that a SideCar reports after this call comes from no controller.
+        """
         if not self._later:
+            self._may_rise = False
             return
         (job, booking, _), foreign = max(self._later.items(), key=lambda each: each[1].epoch)
         raise Behind(
@@ -124,12 +129,6 @@ class DistrustedPods:
             return False
         self._later[_start_of(job_pod)] = foreign
         return True
-
-    def end_meeting(self) -> None:
-        """End the grace period: a later epoch that a SideCar newly reports comes from no
-        controller.
-        """
-        self._may_rise = False
 
     def _find_contradiction(
         self, scene: Scene, job_pod: JobPod, *, told: Commanded | None
