@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dljob.control.acting.recording import Records
-from dljob.control.judging.trust.distrusting import DistrustedPods
+from dljob.control.judging.distrusting import DistrustedPods
 from dljob.control.observing import Observer
 from dljob.control.scheduling import Options
 from dljob.control.situation.dialer import Contact, Contacts, ForeignEpoch

@@ -10,8 +10,8 @@ from dljob.control.gpus.faults import GpuFaults
 from dljob.control.gpus.occupancy import Occupancy
 from dljob.control.gpus.uuids import GpuUuids
 from dljob.control.gpus.visibility import MissingGpus
+from dljob.control.judging.distrusting import DistrustedPods
 from dljob.control.judging.silence import Breaker, SilentPlaces
-from dljob.control.judging.trust.distrusting import DistrustedPods
 from dljob.control.scheduling import Options
 from dljob.control.situation.dialer import Contacts
 from dljob.control.situation.job_pods import JobPods

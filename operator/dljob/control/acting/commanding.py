@@ -27,13 +27,16 @@ class Commander:
         self._sent = sent
         self._epoch = epoch
 
-    def send(self, scene: Scene, command: Stamp | Halt | Try) -> None:
-        if isinstance(command, Stamp):
-            self._stamp(scene, command.key)
-        elif isinstance(command, Try):
-            self._try(scene, command)
-        else:
-            self._halt(scene, command)
+    def send(self, scene: Scene, command: Stamp | Halt | Try | Begin) -> None:
+        match command:
+            case Stamp():
+                self._stamp(scene, command.key)
+            case Try():
+                self._try(scene, command)
+            case Halt():
+                self._halt(scene, command)
+            case Begin():
+                self._begin(scene, command)
 
     def _stamp(self, scene: Scene, key: PodKey) -> None:
         """Declare what the SideCar does already, under the epoch of this controller."""
@@ -82,7 +85,7 @@ class Commander:
             ),
         )
 
-    def begin(self, scene: Scene, command: Begin) -> None:
+    def _begin(self, scene: Scene, command: Begin) -> None:
         """Send the SideCars of a job their parts of one start."""
         entry = scene.entries[command.job]
         runs = self._runs(scene, entry)

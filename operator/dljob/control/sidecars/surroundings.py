@@ -21,17 +21,8 @@ class Meter(Protocol):
         """Count a request without an answer to a SideCar that has answered before and is not leaving."""
 
 
-class NoMeter:
+class NoMeter(Meter):
     """Counts nothing."""
-
-    def polled(self) -> None:
-        """See :class:`Meter`."""
-
-    def told(self, seconds: float) -> None:
-        """See :class:`Meter`."""
-
-    def failed(self) -> None:
-        """See :class:`Meter`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
