@@ -20,26 +20,22 @@ from dljob.control.judging.checkpoints import (
 )
 from dljob.control.judging.conditions import UNTRUSTED, tell_of_pods, tell_of_troubles
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
-from dljob.control.judging.happenings.ends import (
+from dljob.control.judging.happenings import (
+    find_crash,
     find_deadline,
     find_end_by_trial,
     find_end_when_asked,
-    find_finish,
-    find_freeze_by_trial,
-    find_target,
-    has_just_ended,
-)
-from dljob.control.judging.happenings.failures import (
-    find_crash,
-    find_lost_gpus,
-    find_refused_gpus,
-    find_stall,
-    find_untrusted,
-)
-from dljob.control.judging.happenings.pod_failures import (
     find_failed_start,
     find_falling_apart,
+    find_finish,
+    find_freeze_by_trial,
+    find_lost_gpus,
     find_lost_pod,
+    find_refused_gpus,
+    find_stall,
+    find_target,
+    find_untrusted,
+    has_just_ended,
     note_falling_apart,
 )
 from dljob.control.judging.progress import (
