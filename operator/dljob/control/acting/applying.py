@@ -145,7 +145,6 @@ class Actor:
         await self._launches.wait_until_few()
 
     async def end(self) -> None:
-        """Cancel all requests."""
         await self._launches.end()
 
     def _begin_launch(self, entry: Entry, booking: Booking, *, now: float, slots: Slots) -> None:

@@ -86,7 +86,6 @@ class Commander:
         )
 
     def _begin(self, scene: Scene, command: Begin) -> None:
-        """Send the SideCars of a job their parts of one start."""
         entry = scene.entries[command.job]
         runs = self._runs(scene, entry)
         # All parts are made once and kept, so that parts that are sent in later cycles name the same

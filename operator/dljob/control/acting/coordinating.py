@@ -94,8 +94,7 @@ def iter_commands(case: JobInScene) -> Iterator[Command]:
     for job_pod in strangers:
         if _wants_stamp(job_pod) and job_pod.key.node not in spoken_to:
             yield Stamp(job_pod.key)
-    yield from _remove_silent(case)
-    yield from _remove_blind(case)
+    yield from _remove_stuck(case)
     for job_pod in case.untrusted:
         yield Remove(job_pod.key, f"its SideCar is not trusted: {job_pod.untrusted}")
 
@@ -117,18 +116,13 @@ def _towards_goal(case: JobInScene, strangers: list[JobPod]) -> Iterator[Command
         yield from _approach(case, placement)
 
 
-def _remove_silent(case: JobInScene) -> Iterator[Command]:
-    """End the pods whose SideCar was silent for too long, because their GPUs stay occupied otherwise."""
+def _remove_stuck(case: JobInScene) -> Iterator[Command]:
+    """End pods whose SideCar is silent for too long or cannot see its GPUs: these stay occupied otherwise."""
     for job_pod in case.present:
         if must_end(job_pod, case.scene):
             silent_for = case.scene.now - job_pod.contact.since
             because = f"its SideCar has not answered for {silent_for:.0f} s"
             yield Remove(job_pod.key, because, is_needed=True)
-
-
-def _remove_blind(case: JobInScene) -> Iterator[Command]:
-    """End pods that cannot prove their end, because they cannot see the GPUs to query them."""
-    for job_pod in case.present:
         if job_pod.pod.phase is PodPhase.UP and job_pod.is_leaving and cannot_prove(job_pod):
             yield Remove(
                 job_pod.key,

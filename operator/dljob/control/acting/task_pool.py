@@ -30,8 +30,6 @@ class Slots:
 
 
 class TaskPool(Generic[K]):
-    """Background tasks by their keys."""
-
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
@@ -74,7 +72,6 @@ class TaskPool(Generic[K]):
         self.check()
 
     async def end(self) -> None:
-        """Cancel all tasks."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -42,8 +42,6 @@ HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """The reported faults of a GPU."""
-
     xids: frozenset[tuple[str, int]] = frozenset()
     """Each error with the SideCar that saw it; the same error from a later SideCar is a new one."""
     ecc: int = 0

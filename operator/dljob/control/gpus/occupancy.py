@@ -29,8 +29,6 @@ RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A GPU that was not empty."""
-
     why: str
     at: float
 

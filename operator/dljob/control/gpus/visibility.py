@@ -37,8 +37,6 @@ class _Name(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A container's view of its node."""
-
     name: _Name
     state: State
     node: Node

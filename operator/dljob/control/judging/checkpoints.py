@@ -299,7 +299,12 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
             minutes = _pause_after(status) / 60.0
             message = f"{message}; after {minutes:.0f} min the next change may try again"
         return False, "NotConfirmed", f"{message}; {_REMEDY}"
-    return True, "Untried", f"{_why_not_tried(job, status)}{_UNTRIED}"
+    why = ""
+    if status.ends:
+        why = "its training ended or stalled when its checkpoint was tried: "
+    elif job.checkpoint.is_possible and not job.checkpoint.goes_on:
+        why = "it saves only by ending, so its checkpoint cannot be tried without a stop: "
+    return True, "Untried", f"{why}{_UNTRIED}"
 
 
 def _describe_perishable(checkpoint: Checkpoint) -> str:
@@ -319,12 +324,3 @@ def _describe_trial(status: Status) -> tuple[bool, str, str]:
         return False, TO_BE_TRIED, _WHEN_TRIED
     told = "a start did not resume from the confirmed checkpoint"
     return False, "NotConfirmed", f"{told}: {KEEPS}; {_REMEDY}"
-
-
-def _why_not_tried(job: Job, status: Status) -> str:
-    """Return the known reason why a checkpoint is not tried while the job trains."""
-    if status.ends:
-        return "its training ended or stalled when its checkpoint was tried: "
-    if job.checkpoint.is_possible and not job.checkpoint.goes_on:
-        return "it saves only by ending, so its checkpoint cannot be tried without a stop: "
-    return ""

@@ -43,7 +43,13 @@ def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> End
     if total is None or not is_asked:
         return Ending("Finished", "its training finished")
     if not status.iteration and not any(state.progress.begun for state in states_of(job_pods)):
-        return Ending("Finished", f"its training finished; {_why_unreported(job, job_pods)}")
+        problems = (problem for state in states_of(job_pods) for problem in state.problems)
+        source = "log" if job.progress.log else "file" if job.progress.file else "http"
+        # The problem shows the last line that could have had an iteration.
+        why = next((each.message for each in problems if each.name == UNMATCHED), "")
+        why = f"because {why or f'progress.{source} reported no iteration'}"
+        message = f"its training finished; how far it came is not known, {why}"
+        return Ending("Finished", message)
     if job.training.target is not None or has_done_all(job, status, job_pods=job_pods):
         return Ending("Finished", "its training finished")
     if status.lap:
@@ -61,15 +67,6 @@ def has_done_all(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> boo
         return False
     interval = max((state.progress.interval for state in states_of(job_pods)), default=0)
     return last + interval >= total if interval else last >= NEARLY * total
-
-
-def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
-    """Return why the progress is unknown, with the last line that could have shown it."""
-    problems = (problem for state in states_of(job_pods) for problem in state.problems)
-    told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
-    source = "log" if job.progress.log else "file" if job.progress.file else "http"
-    why = told or f"progress.{source} reported no iteration"
-    return f"how far it came is not known, because {why}"
 
 
 def exited(job_pods: Iterable[JobPod]) -> list[JobPod]:

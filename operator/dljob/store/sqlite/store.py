@@ -235,7 +235,6 @@ _NEWEST_FIRST = "ORDER BY at DESC, place DESC, id DESC"
 
 
 def _prune(db: sqlite3.Connection, which: str, values: Sequence[Any] = (), *, most: int) -> None:
-    """Delete all but the newest rows."""
     old = f"SELECT id FROM record WHERE {which} {_NEWEST_FIRST} LIMIT -1 OFFSET ?"
     db.execute(f"DELETE FROM record WHERE id IN ({old})", (*values, most))
 
