@@ -26,8 +26,7 @@ from dljob.control.acting.commands import (
     Unbook,
     job_of,
 )
-from dljob.control.acting.task_pool import Slots, TaskPool
-from dljob.control.at_once import do_all
+from dljob.control.acting.task_pool import Slots, TaskPool, do_all
 from dljob.control.situation.dialer import Dialer
 from dljob.control.situation.ports import Entry, Fenced, NotTaken, Platform, PodOrder
 from dljob.control.situation.quarantine import Quarantine

@@ -1,11 +1,19 @@
-"""A bounded pool of background tasks."""
+"""Runs tasks at the same time: some and waits for all, or a bounded pool in the background."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+
+async def do_all(work: Iterable[Awaitable[None]]) -> None:
+    """Run all tasks at the same time; raise the first failure once all have ended."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    for failure in outcomes:
+        if failure is not None:
+            raise failure
 
 
 class Slots:
