@@ -48,10 +48,6 @@ class Meter(Protocol):
         """Count a request without an answer to a SideCar that has answered before and is not leaving."""
 
 
-class NoMeter(Meter):
-    """Counts nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The listener for news from SideCars, and the sources of time and randomness."""
@@ -66,7 +62,7 @@ class Surroundings:
     """
     installation: str = ""
     """The id of the installation of DLJob, sent with commands; empty if unknown."""
-    meter: Meter = NoMeter()
+    meter: Meter
     clock: Callable[[], float] = time.time
     chance: Callable[[], float] = random.random
     """Returns a random number from 0 to below 1."""
