@@ -132,8 +132,13 @@ def _remove_stuck(case: JobInScene) -> Iterator[Command]:
 
 def _go(case: JobInScene) -> Iterator[Command]:
     """Stop the processes and end the pods of a job that has no GPUs any more."""
-    if case.entry.may_come_back and any(_is_to_be_heard(case, job_pod) for job_pod in case.present):
-        return  # The record then shows whether the job continues unchanged.
+    is_to_be_heard = case.in_place and any(
+        case.scene.is_awaited(job_pod)
+        or (_wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch))
+        for job_pod in case.present
+    )
+    if case.entry.may_come_back and is_to_be_heard:
+        return  # The report of a SideCar that is back shows whether the job continues unchanged.
     trains_on = case.is_awaited() and not case.claimants_are_ready()
     yield from _halt(
         case,
@@ -211,14 +216,6 @@ def _hurry(case: JobInScene) -> Iterator[Command]:
         stop = _waits_with(job_pod)
         if stop is not None and job_pod.is_stamped(case.scene.epoch):
             yield Halt(job_pod.key, checkpoint=False, leave=stop.leave)
-
-
-def _is_to_be_heard(case: JobInScene, job_pod: JobPod) -> bool:
-    """Return True for a SideCar that has come back and has not reported its processes in this
-    epoch.
-    """
-    is_foreign = _wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch)
-    return case.in_place and (is_foreign or case.scene.is_awaited(job_pod))
 
 
 def _is_over(case: JobInScene) -> bool:

@@ -313,27 +313,20 @@ def _uncontradicted(
     The driver counts memory errors per GPU, so every container that sees the GPU sees the same
     number.
     """
-    seen = _seen_without_errors(scene, testimonies)
+    nodes = {ref.node for ref in testimonies}
+    seen: dict[GpuRef, set[JobId]] = {}
+    """The jobs that see these GPUs without the memory errors that others report."""
+    for job, node, state in _iter_states(scene):
+        for gpu in state.gpus if node in nodes else ():
+            ref = scene.gpu_names.find_seen(node, gpu)
+            if ref is not None and ref in testimonies and not gpu.ecc_errors:
+                seen.setdefault(ref, set()).add(job)
     return {
         ref: [
             job for job, report in by_job.items() if report.xids or not seen.get(ref, set()) - {job}
         ]
         for ref, by_job in said.items()
     }
-
-
-def _seen_without_errors(
-    scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
-) -> dict[GpuRef, set[JobId]]:
-    """Return the jobs that see these GPUs without the memory errors that others report."""
-    nodes = {ref.node for ref in testimonies}
-    seen: dict[GpuRef, set[JobId]] = {}
-    for job, node, state in _iter_states(scene):
-        for gpu in state.gpus if node in nodes else ():
-            ref = scene.gpu_names.find_seen(node, gpu)
-            if ref is not None and ref in testimonies and not gpu.ecc_errors:
-                seen.setdefault(ref, set()).add(job)
-    return seen
 
 
 def _iter_states(scene: Scene) -> Iterator[tuple[JobId, NodeName, State]]:
