@@ -22,8 +22,7 @@ from dljob.control.learning.learned_state import LearnedState
 from dljob.control.loop import Controller
 from dljob.control.recording.composing import compose
 from dljob.control.reporting.metrics import Metrics
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.clocks import SteadyClock, report_steps
 from dljob.control.situation.ports import PodKey
 from dljob.core.measuring import SpeedSamples
