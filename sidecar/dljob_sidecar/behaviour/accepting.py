@@ -17,30 +17,22 @@ from dljob_wire.messages import (
 
 def why_refused(machine: Machine, target: Target) -> Refused | None:
     # A target for an earlier start of the container does not apply to this one.
-    if target.incarnation != machine.incarnation or not _is_of(machine.installation, target):
-        is_other_start = target.incarnation != machine.incarnation
-        return Refused.OTHER_INCARNATION if is_other_start else Refused.OTHER_INSTALLATION
+    if target.incarnation != machine.incarnation:
+        return Refused.OTHER_INCARNATION
+    own = machine.installation
+    if own and target.installation and own != target.installation:
+        return Refused.OTHER_INSTALLATION
     # A SideCar that ends could not prove the end of processes that it starts now.
     if machine.is_interrupted or machine.has_left:
         return Refused.LEAVING
     known = machine.target
-    if known is None:
+    if known is None or target.term > known.term:
         return None
     # A replaced controller may not know that yet, and continues to send targets.
     if target.term < known.term:
         return Refused.OLDER
-    if target.term == known.term and not _may_follow(target, known):
-        return Refused.CONFLICT
-    return None
-
-
-def _is_of(installation: str, target: Target) -> bool:
-    return not (installation and target.installation) or installation == target.installation
-
-
-def _may_follow(target: Target, known: Target) -> bool:
     is_hurry = is_hurried(target, known) or is_hurried(known, target)
-    return is_hurry or says_the_same(target, known)
+    return None if is_hurry or says_the_same(target, known) else Refused.CONFLICT
 
 
 def is_hurried(target: Target, known: Target) -> bool:

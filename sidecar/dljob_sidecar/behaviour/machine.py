@@ -152,7 +152,12 @@ def _start_again(machine: Machine) -> Reaction:
 
 def _try(reaction: Reaction) -> Reaction:
     """Request a trial checkpoint if the target declares one that was not made yet."""
-    if not reaction.machine.has_trial_to_make:
+    machine = reaction.machine
+    if machine.phase is not Phase.RUNNING or not machine.limits.tries or machine.follows:
+        return reaction
+    if not isinstance(machine.target, Run) or machine.target != machine.run or machine.is_leaving:
+        return reaction
+    if machine.target.trial <= machine.trial.number or machine.is_trying or machine.ended:
         return reaction
     tried = _step(reaction.machine, Trigger.TRY)
     actions, trigger = (*reaction.actions, *tried.actions), reaction.trigger or tried.trigger
@@ -317,10 +322,6 @@ def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
     return _try(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
 
 
-def _unstepped(machine: Machine, _: Unstepped) -> Reaction:
-    return Reaction(replace(machine, is_unstepped=True))
-
-
 def _fail(machine: Machine, *, saving: Saving, problem: Problem) -> Machine:
     if machine.is_unstepped:
         return replace(machine, saving=Saving.NONE, saving_problem=None)
@@ -355,10 +356,6 @@ def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
     )
 
 
-def _grace_over(machine: Machine, _: GraceOver) -> Reaction:
-    return _step(machine, Trigger.GRACE_OVER)
-
-
 def _still_there(machine: Machine, _: StillThere) -> Reaction:
     if machine.phase is Phase.STOPPING:
         machine = replace(machine, is_stuck=True)
@@ -387,9 +384,9 @@ _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
     RankEnded: _rank_ended,
     CheckpointDone: _saved,
     CheckpointFailed: _not_saved,
-    Unstepped: _unstepped,
+    Unstepped: lambda machine, _: Reaction(replace(machine, is_unstepped=True)),
     CheckpointTimedOut: _saving_timed_out,
-    GraceOver: _grace_over,
+    GraceOver: lambda machine, _: _step(machine, Trigger.GRACE_OVER),
     StillThere: _still_there,
     Lingering: _lingering,
     Gone: _gone,

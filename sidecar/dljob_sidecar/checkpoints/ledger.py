@@ -42,9 +42,6 @@ class Ledger:
     restless: frozenset[str] = frozenset()
     """The names without numbers of files that never rest, and so belong to no checkpoint."""
 
-    def with_failed(self, unit: str) -> tuple[str, ...]:
-        return (*(one for one in self.failed if one != unit), unit)[-MOST_FAILED:]
-
 
 def describe_signs(saving: Checkpoint) -> str:
     """Return the name of the confirmation method; each method has its own trust."""

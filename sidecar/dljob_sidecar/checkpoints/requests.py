@@ -191,14 +191,15 @@ class Request:
         except CannotStart as error:
             self._fail(str(error))
             return
-        self._reaper.watch(self._command, self._command_ended)
 
-    def _command_ended(self, ended: Ended) -> None:
-        self._command = None
-        if ended.code != 0:
-            self._fail(f"the checkpoint command ended with {ended}")
-        elif self._saving.confirm is Confirmation.EXIT:
-            self._finish("")
+        def hear(ended: Ended) -> None:
+            self._command = None
+            if ended.code != 0:
+                self._fail(f"the checkpoint command ended with {ended}")
+            elif self._saving.confirm is Confirmation.EXIT:
+                self._finish("")
+
+        self._reaper.watch(self._command, hear)
 
     async def _post(self, one: Asked) -> None:
         [port, path] = self._saving.hook
@@ -229,12 +230,15 @@ class Request:
             return
         if self._timer is not None:
             self._timer.cancel()
-        killed = self._find_killed()
+        signals = [end for end in ends if end is not None and end.signal is not None]
+        killed = (
+            f"a process that was asked for a checkpoint ended by {signals[0]}" if signals else ""
+        )
         if self._files is not None:
             is_well = all(end is not None and end.code == 0 for end in ends)
-            self._inspect_finally(self._files, killed or "", is_well=is_well)
+            self._inspect_finally(self._files, killed, is_well=is_well)
             return
-        if killed is not None:
+        if killed:
             self._fail(killed)
         elif self._awaits_handler and self._saving.confirm is Confirmation.EXIT:
             self._fail(UNCONFIRMED)
@@ -245,13 +249,6 @@ class Request:
             self._await_output(self._loop.time() + self.settling_seconds)
         elif not self._saving.command:
             self._finish("")
-
-    def _find_killed(self) -> str | None:
-        ends = (one.ended for one in self._asked)
-        killed = next((one for one in ends if one is not None and one.signal is not None), None)
-        if killed is None:
-            return None
-        return f"a process that was asked for a checkpoint ended by {killed}"
 
     def _await_output(self, limit: float) -> None:
         """Wait until all output has been read; a confirming line ends the wait at once."""

@@ -10,12 +10,11 @@ long as a request would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Callable
 
-from dljob_sidecar.checkpoints.checkpoint_files import Mark
 from dljob_sidecar.checkpoints.confirming import SILENT, Watch
 from dljob_sidecar.checkpoints.ledger import Ledger, write_ledger
 from dljob_sidecar.checkpoints.memory.cache import MemoryCache, Prepared
@@ -26,7 +25,6 @@ from dljob_sidecar.checkpoints.vetting import (
     UNREADABLE,
     Verdict,
     note_confirmed,
-    note_fruitless,
     vet,
 )
 from dljob_sidecar.checkpoints.visiting import Visit
@@ -163,7 +161,9 @@ class CheckpointStore:
             distrust=self._verdict.distrust,
             on_problem=self._on_problem,
             on_relief=self._on_relief,
-            on_confirmed=self._note_confirmed,
+            on_confirmed=lambda unit, files: self._note(
+                note_confirmed(self._verdict.ledger, unit, files=files, world=self._world)
+            ),
             secure=self._writer.secure if self._writer and self._is_in_memory else None,
             hint=HINT if self._is_in_memory else "",
         )
@@ -177,23 +177,23 @@ class CheckpointStore:
         """Write out what the ended processes left in memory; return True while that continues."""
         return self._writer is not None and self._writer.write_the_rest()
 
-    def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
-        self._note(note_confirmed(self._verdict.ledger, unit, files=files, world=self._world))
-
     def learn(self) -> None:
         """Learn which files never rest, if all files are one checkpoint and the training goes on."""
+
+        def note_restless(names: frozenset[str]) -> None:
+            ledger = self._verdict.ledger
+            if not names <= ledger.restless:
+                self._note(replace(ledger, restless=ledger.restless | names))
+
         shape, thread = self._verdict.ledger.shape, self._file_thread
         if self._verdict.ledger.pending == "" and shape is not None and thread is not None:
-            learning = learn(self.saving.path, shape, thread=thread, hear=self._note_restless)
+            learning = learn(self.saving.path, shape, thread=thread, hear=note_restless)
             self._stop_learning = asyncio.get_running_loop().create_task(learning).cancel
 
-    def _note_restless(self, names: frozenset[str]) -> None:
-        ledger = self._verdict.ledger
-        if not names <= ledger.restless:
-            self._note(replace(ledger, restless=ledger.restless | names))
-
     def note_failure(self) -> None:
-        self._note(note_fruitless(self._verdict.ledger))
+        """Record that a start failed before its first step."""
+        ledger = self._verdict.ledger
+        self._note(replace(ledger, fruitless=ledger.fruitless + 1))
 
     def _note(self, ledger: Ledger) -> None:
         # A trial also confirms, and the next request comes without an inspection.

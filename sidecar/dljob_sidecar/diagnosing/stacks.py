@@ -13,6 +13,7 @@ always works:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterable
@@ -45,22 +46,17 @@ def sample(pid: int) -> ProcessSample | None:
     try:
         text = read_file(f"{PROC}/{pid}/stat")
         fields = text[text.rindex(b")") + 2 :].split()
+        wait = "0"
+        with contextlib.suppress(OSError):
+            wait = read_file(f"{PROC}/{pid}/wchan").decode("ascii", "replace").strip()
         return ProcessSample(
             state=fields[0].decode("ascii"),
-            waits_for=_read_wait(pid),
+            waits_for="" if wait == "0" else wait,
             threads=int(fields[17]),
             ticks=int(fields[11]) + int(fields[12]),
         )
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _read_wait(pid: int) -> str:
-    try:
-        name = read_file(f"{PROC}/{pid}/wchan").decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    return "" if name == "0" else name
 
 
 def request(pid: int) -> bool:

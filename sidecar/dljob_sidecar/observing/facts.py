@@ -199,16 +199,13 @@ class Observer:
             self.reported.solve("TrainingStalled")
         if self._unmatched and now.idle_seconds > self.unmatched_seconds:
             self._complain_of_unmatched()
-        self._update_hang(now)
-        self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
-        self._tell("spares", self._warmth().ready)
-        self._shortages.update()
-
-    def _update_hang(self, now: Progress) -> None:
         pauses = self._meter.pauses
         what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
         limit = pauses.limit(self._training.progress.stall_seconds)
         self._hang.update(now.idle_seconds, limit, what=what)
+        self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
+        self._tell("spares", self._warmth().ready)
+        self._shortages.update()
 
     def _tell(self, what: str, news: object) -> None:
         if self._told.get(what) != news:

@@ -247,16 +247,12 @@ class Meter:
             self._moved_at = now
             self.pauses.step(now)
         if seen.iteration is not None:
-            if not is_first:
-                self._see_interval(seen.iteration)
+            step = seen.iteration - (self.iteration or 0)
+            # Lines that are read together hide some reports, so the smallest interval counts.
+            if not is_first and step > 0:
+                self._interval = min(self._interval or step, step)
             self._speed.add(now, seen.iteration)
         self._keep(seen)
-
-    def _see_interval(self, iteration: int) -> None:
-        """Record the smallest interval of reports; lines that are read together hide some."""
-        step = iteration - (self.iteration or 0)
-        if step > 0:
-            self._interval = min(self._interval or step, step)
 
     def recall(self, seen: Post) -> None:
         """Take a report of the previous start, which does not count for the present speed."""
@@ -269,7 +265,9 @@ class Meter:
             self.epoch = seen.epoch
         if seen.batch_size is not None:
             self.batch_size = seen.batch_size
-        self._merge_metrics(seen.metrics)
+        for name, value in seen.metrics.items():
+            if name in self.metrics or len(self.metrics) < MOST_METRICS:
+                self.metrics[name] = value
         if seen.iteration is not None:
             self.iteration = seen.iteration
 
@@ -279,11 +277,6 @@ class Meter:
         if seen.epoch is not None:
             return seen.epoch != self.epoch
         return True
-
-    def _merge_metrics(self, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            if name in self.metrics or len(self.metrics) < MOST_METRICS:
-                self.metrics[name] = value
 
     def progress(self, now: float) -> Progress:
         """Return the progress in the form of the protocol."""

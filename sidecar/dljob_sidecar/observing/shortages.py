@@ -130,10 +130,10 @@ class ShortageWatch:
             # Keep this problem for the rest of the start.
             self._problems.complain("OutOfMemory", killed)
         if self._file_thread is not None:
-            self._file_thread.send(partial(find_full_disk, self._log_file), self._see_disk)
-
-    def _see_disk(self, message: str, _: float) -> None:
-        self._see_shortage("DiskFull", message)
+            self._file_thread.send(
+                partial(find_full_disk, self._log_file),
+                lambda message, _: self._see_shortage("DiskFull", message),
+            )
 
     def _see_shortage(self, name: str, message: str) -> None:
         if message:

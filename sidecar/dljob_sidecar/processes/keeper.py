@@ -63,10 +63,6 @@ FORWARDED = (
 """The signals that the keeper passes on to the SideCar."""
 
 
-def block_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-
-
 def unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
@@ -79,7 +75,7 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     ``run`` calls :func:`unblock_signals` after it has installed its handlers. With ``isolate``
     false, the keeper makes no namespace.
     """
-    block_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     if os.getpid() == 1:
         return run()
     become_subreaper()

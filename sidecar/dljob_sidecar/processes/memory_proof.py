@@ -67,7 +67,10 @@ class MemoryProof:
         if not unreleased:
             return True
         why = "; ".join(unreleased.values())
-        if self._run_out_of_patience():
+        # Start counting at the first refusal. A silent driver counts as a refusal.
+        now = self._loop.time()
+        self._empty_since = now if self._empty_since is None else self._empty_since
+        if 0 < self._release_seconds <= now - self._empty_since:
             self._on_released_in_use(
                 f"no process of the job was left for {self._release_seconds:g} s, so that its GPUs"
                 f" are released although {why}"
@@ -81,10 +84,3 @@ class MemoryProof:
             message += f"; releaseSeconds releases them after {limit:g} s" if limit else ""
             self._tell(Lingering(self._attempt, make_problem("GPUMemoryNotReleased", message)))
         return False
-
-    def _run_out_of_patience(self) -> bool:
-        """Start counting at the first refusal; return True if ``releaseSeconds`` have passed."""
-        # A silent driver counts as a refusal.
-        now = self._loop.time()
-        self._empty_since = now if self._empty_since is None else self._empty_since
-        return 0 < self._release_seconds <= now - self._empty_since

@@ -156,11 +156,6 @@ def needs_meeting(run: Run) -> bool:
     return run.world_size > 1
 
 
-def meeting_host(run: Run) -> str:
-    """Return the address at which the processes meet."""
-    return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
-
-
 def name_of(run: Run, node: int) -> str:
     """Return a name for a container; containers on one machine may share an address."""
     host = run.peers[node].host
@@ -168,13 +163,9 @@ def name_of(run: Run, node: int) -> str:
     return f"{host}-{node}" if is_shared else host
 
 
-def cross_nodes(run: Run, local_rank: int) -> list[int]:
-    """Return the containers that have a process of this local rank."""
-    return [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
-
-
 def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
-    nodes = cross_nodes(run, local_rank)
+    # The containers that have a process of this local rank.
+    nodes = [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
     environment = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -188,7 +179,8 @@ def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
         "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }
     if needs_meeting(run):
-        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = meeting_host(run)
+        host = LOOPBACK if len(run.peers) == 1 else run.peers[0].host
+        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = host
         environment["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(run.rendezvous_port)
     return environment
 
@@ -201,10 +193,6 @@ def describe_jax(run: Run, local_rank: int) -> dict[str, str]:
     }
 
 
-def describe_none(run: Run, local_rank: int) -> dict[str, str]:  # noqa: ARG001 - as the others
-    return {}
-
-
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -214,6 +202,6 @@ FRAMEWORKS = {
     "tensorflow": describe_tensorflow,
     "horovod": describe_horovod,
     "jax": describe_jax,
-    "none": describe_none,
+    "none": lambda run, local_rank: {},  # noqa: ARG005 - as the others
 }
 SEE_ALL_GPUS = frozenset({"pytorch", "horovod"})

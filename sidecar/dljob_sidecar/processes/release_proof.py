@@ -108,7 +108,8 @@ class ReleaseProof:
         collected = self._reaper.collected
         # If a scan raises, for want of a descriptor, the series ends; the machine's next timer
         # calls kill(), which restarts it.
-        if self._is_any_left() or self._is_settling():
+        is_left = self._kill_all() if self._is_killing else bool(self._process_tree.members())
+        if is_left or self._ranks_live() or self._is_settling():
             self._empty_at = None
             self._look_later()
         elif self._empty_at != collected:
@@ -122,10 +123,6 @@ class ReleaseProof:
             self.memory.ask(self._hear_memory)
         else:
             self._say_gone()
-
-    def _is_any_left(self) -> bool:
-        left = self._kill_all() if self._is_killing else bool(self._process_tree.members())
-        return left or self._ranks_live()
 
     def _kill_all(self) -> bool:
         if not self._process_tree.kill():

@@ -103,6 +103,11 @@ class Processes:
             tell=self._tell,
             on_released_in_use=hooks.on_released_in_use,
         )
+
+        def end_start() -> None:
+            self._requests.cancel()
+            hooks.on_gone()
+
         self._proof = ReleaseProof(
             reaper=reaper,
             process_tree=process_tree,
@@ -112,7 +117,7 @@ class Processes:
             # While a checkpoint is copied to disk, the limit of the store applies.
             is_settling=lambda: self._requests.is_settling and not self._requests.is_securing,
             is_output_pending=lambda: self._has_unread_lines() or self._store.write_the_rest(),
-            on_gone=self._end_start,
+            on_gone=end_start,
         )
         self._environment = RankEnvironment(training, environment, store=self._store)
         self._starter = RankStarter(
@@ -148,23 +153,21 @@ class Processes:
         self._read_until = None
         self._started_at = self._loop.time()
 
-        # Threads inspect the GPUs and the checkpoint folder; the attempt may end meanwhile.
-        def start_ranks(names: Mapping[str, str]) -> None:
-            if self._may_start(attempt):
-                self._start_ranks(run, names)
-
         def hear(answer: Answer) -> None:
             if isinstance(answer, Problem):
                 self._starter.fail(answer)
             else:
                 self._memory.release = answer.release
                 # Vet first, because the training must not find a torn checkpoint.
-                self._store.vet(run, lambda: start_ranks(answer.names))
+                self._store.vet(run, lambda: self._start_ranks(run, answer.names, attempt))
 
         self._admission.ask(run, hear, is_wanted=lambda: self._may_start(attempt))
 
-    def _start_ranks(self, run: Run, names: Mapping[str, str]) -> None:
+    def _start_ranks(self, run: Run, names: Mapping[str, str], attempt: int) -> None:
         """Start the ranks; an exception, such as too few descriptors, fails the start."""
+        # Threads inspect the GPUs and the checkpoint folder; the attempt may end meanwhile.
+        if not self._may_start(attempt):
+            return
         # Report exceptions here: after an answer from a thread, the agent is not the caller.
         # Without a report, the machine would wait for the start forever.
         try:
@@ -293,10 +296,6 @@ class Processes:
         """Close all resources; the job's processes must have ended."""
         self._environment.close()
         self._store.close()
-
-    def _end_start(self) -> None:
-        self._requests.cancel()
-        self._hooks.on_gone()
 
     def _has_unread_lines(self) -> bool:
         """

@@ -46,7 +46,10 @@ class LimitedServer(HTTPServer):
         }
         self._guests = {one: None for one in self._guests if not one.closed()}
         if len(self._connections) >= MOST_CONNECTIONS:
-            self._tell_crowd(address)
+            now = time.monotonic()
+            if now - self._told_at > CROWD_PAUSE_SECONDS:
+                self._told_at = now
+                log.warning("there are too many connections, one more of them from %s", address)
             if not self._make_room():
                 stream.close()
                 return
@@ -76,12 +79,6 @@ class LimitedServer(HTTPServer):
             oldest = next(iter(self._guests))
             del self._guests[oldest]
             oldest.close()
-
-    def _tell_crowd(self, address: Any) -> None:
-        now = time.monotonic()
-        if now - self._told_at > CROWD_PAUSE_SECONDS:
-            self._told_at = now
-            log.warning("there are too many connections, one more of them from %s", address)
 
     def use(self, context: ssl.SSLContext) -> None:
         """Use these certificates for all new connections."""

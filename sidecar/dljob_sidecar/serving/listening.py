@@ -168,7 +168,9 @@ class Servers:
         # Count loop turns instead of time, so followers keep their chance after a pause of the
         # machine.
         left = LAST_WORDS_SECONDS
-        while left > 0 and (self.waiting or self._owes_last_state()):
+        while left > 0 and (
+            self.waiting or any(one.owes(self._agent.version) for one in self._listeners)
+        ):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:
@@ -179,9 +181,6 @@ class Servers:
         for held in self._locks:
             os.close(held)
         self._locks.clear()
-
-    def _owes_last_state(self) -> bool:
-        return any(listener.owes(self._agent.version) for listener in self._listeners)
 
 
 def lock(path: str) -> int:

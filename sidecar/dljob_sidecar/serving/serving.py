@@ -135,12 +135,13 @@ class Handler(RequestHandler):
             raise self._too_large()
         if length or "Transfer-Encoding" in self.request.headers:
             seconds = self.serving.header_seconds
-            self._limit = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
-    def _be_late(self) -> None:
-        self.set_header("Connection", "close")
-        message = f"the body has not come within {self.serving.header_seconds:g} s"
-        self._refuse(Refusing(Refused.TOO_SLOW, message, remedy="send it at once"))
+            def refuse() -> None:
+                self.set_header("Connection", "close")
+                message = f"the body has not come within {seconds:g} s"
+                self._refuse(Refusing(Refused.TOO_SLOW, message, remedy="send it at once"))
+
+            self._limit = asyncio.get_running_loop().call_later(seconds, refuse)
 
     def _lift_limit(self) -> None:
         if self._limit is not None:
@@ -289,14 +290,16 @@ class StateHandler(Handler):
 
     async def _wait_for_news(self, known: State, patience: float) -> None:
         await self.agent.wait_for_change(known.version)
+        essence = known.essence()
+
+        async def wait_for_more_than_progress() -> None:
+            while self.agent.state().essence() == essence:
+                await self.agent.wait_for_change(self.agent.version)
+
         # Batch changes, because the controller follows hundreds of SideCars.
         if patience > 0:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wait_for_more_than_progress(known.essence()), patience)
-
-    async def _wait_for_more_than_progress(self, known: State) -> None:
-        while self.agent.state().essence() == known:
-            await self.agent.wait_for_change(self.agent.version)
+                await asyncio.wait_for(wait_for_more_than_progress(), patience)
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
@@ -387,9 +390,5 @@ def _application(
         default_handler_class=NotFoundHandler,
         default_handler_args=given,
         # Replace Tornado's log function, which would log a line per poll.
-        log_function=_log_request,
+        log_function=lambda handler: log.debug("%s %s", handler.get_status(), handler.request.uri),
     )
-
-
-def _log_request(handler: RequestHandler) -> None:
-    log.debug("%s %s", handler.get_status(), handler.request.uri)

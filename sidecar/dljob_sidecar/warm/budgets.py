@@ -69,17 +69,14 @@ def read_free_of_group() -> int:
             try:
                 most = read_file(place).strip()
                 # The page cache counts as used, but leaves memory when a process needs it.
-                used = int(read_file(f"{folder}/{usage}")) - read_cached(f"{folder}/memory.stat")
+                words = read_file(f"{folder}/memory.stat").split()
+                is_known = b"inactive_file" in words
+                cached = int(words[words.index(b"inactive_file") + 1]) if is_known else 0
+                used = int(read_file(f"{folder}/{usage}")) - cached
                 return -1 if most == b"max" else max(0, int(most) - used)
             except (OSError, ValueError):
                 continue
     return -1
-
-
-def read_cached(path: str) -> int:
-    """Return the part of a group's memory that is inactive page cache."""
-    words = read_file(path).split()
-    return int(words[words.index(b"inactive_file") + 1]) if b"inactive_file" in words else 0
 
 
 def read_free_of_machine() -> int:

@@ -44,7 +44,11 @@ class Spare:
 
     def memory_bytes(self) -> int:
         """Return the memory with all shared memory; cheap."""
-        return read_resident(self.pid)
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def share_bytes(self) -> int:
         """Return the memory with its part of shared memory; expensive."""
@@ -58,11 +62,3 @@ def read_share(path: str) -> int:
         return int(words[words.index(b"Pss:") + 1]) << 10
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def read_resident(pid: int) -> int:
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")

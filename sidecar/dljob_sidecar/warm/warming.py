@@ -259,13 +259,10 @@ class SparePool:
             if spare.order:
                 self._send_order(spare, spare.order)
             else:
-                self._shed()
+                # The size of one spare is known now, so more spares may exceed the limit.
+                self._update_wanted()
+                self._discard_surplus()
         self._on_change()
-
-    def _shed(self) -> None:
-        """Discard spares that exceed the limit once the size of one spare is known."""
-        self._update_wanted()
-        self._discard_surplus()
 
     def _discard_surplus(self) -> None:
         for spare in self._spares[self.wanted :]:

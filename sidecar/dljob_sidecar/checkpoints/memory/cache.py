@@ -143,7 +143,11 @@ class MemoryCache:
         unit = now.find_newest(pids, self._written)
         # A late run must not remove files that the next start wrote under these names.
         if goes_on():
-            self._follow_removals(now)
+            # Remove checkpoints from disk that the training removed from memory, except the latest.
+            for gone in [one for one in self._written if not now.files_of(one)]:
+                if gone != self._latest and not os.path.lexists(f"{now.snapshot.root}/{gone}"):
+                    remove(f"{self._disk.path}/{gone}")
+                    del self._written[gone]
         if not unit or self._is_on_disk(now, unit):
             return Written(shortage=self._limit.shortage)
         return self._write_out(now, unit, goes_on=goes_on)
@@ -187,13 +191,6 @@ class MemoryCache:
         for other in now.find_older(unit, limit_bytes=self._disk.memory_bytes):
             remove(f"{now.snapshot.root}/{other}")
             self._written.pop(other, None)
-
-    def _follow_removals(self, now: Contents) -> None:
-        """Remove checkpoints from disk that the training removed from memory, except the latest."""
-        for unit in [one for one in self._written if not now.files_of(one)]:
-            if unit != self._latest and not os.path.lexists(f"{now.snapshot.root}/{unit}"):
-                remove(f"{self._disk.path}/{unit}")
-                del self._written[unit]
 
 
 def _has_files(files: Files, wanted: Mapping[str, Mark]) -> bool:

@@ -97,7 +97,9 @@ def _find_test(name: str, head: bytes) -> Test | None:
     if name.endswith(".json"):
         return _is_whole_json
     is_pickle = head.startswith(PICKLE) and not head.startswith(OLD_TORCH)
-    return _is_whole_pickle if is_pickle and name.endswith(PICKLES) else None
+    if is_pickle and name.endswith(PICKLES):
+        return lambda file, size, _: _read_end(file, size, count=1) == PICKLE_END
+    return None
 
 
 def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:

@@ -121,18 +121,15 @@ class GpuThread:
         try:
             reader = self._open_gpu_reader()
             if not reader.missing:
-                self._read_until_closed(reader)
+                while self._orders.get() == READ:
+                    self._tell(self._take, read(reader))
+                reader.close()
             reason = reader.missing
         except Exception as error:  # a driver may raise anything, and queries wait
             log.exception("the GPUs cannot be read")
             reason = f"NVML failed: {error}"
         if reason:
             self._tell(self._miss, reason)
-
-    def _read_until_closed(self, reader: gpus.GpuReader) -> None:
-        while self._orders.get() == READ:
-            self._tell(self._take, read(reader))
-        reader.close()
 
     def _tell(self, take: Callable[[T], None], what: T) -> None:
         # A loop that was closed meanwhile accepts no result.
