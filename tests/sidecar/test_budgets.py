@@ -6,7 +6,7 @@ import time
 
 from dljob_sidecar.warm import spare
 from dljob_sidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
-from dljob_sidecar.warm.scripts import Script, take_apart
+from dljob_sidecar.warm.warming import Script, take_apart
 
 MIB = 1 << 20
 

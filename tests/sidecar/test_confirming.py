@@ -16,12 +16,10 @@ from dljob_sidecar.behaviour.events import CheckpointDone
 from dljob_sidecar.checkpoints import checkpoint_files, requests
 from dljob_sidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
 from dljob_sidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
-from dljob_sidecar.checkpoints.requests import LastOutput, Request
-from dljob_sidecar.linux.recipients import Recipients
+from dljob_sidecar.checkpoints.requests import LastOutput, Recipients, Request
 from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.file_threads import FileThread
-from dljob_sidecar.processes.saving import CheckpointRequests
-from dljob_sidecar.processes.supervising import Processes
+from dljob_sidecar.processes.supervising import CheckpointRequests, Processes
 from dljob_wire.checkpoints import Checkpoint, Complete, Confirmation
 from tests.sidecar.clients import live_through
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 from dljob_sidecar.linux import kernel
 from dljob_sidecar.observing.gpus import nvml as gpus
-from dljob_sidecar.observing.gpus.emptiness import Bases
-from dljob_sidecar.observing.gpus.naming import Naming, name_gpus
+from dljob_sidecar.observing.gpus.gpu_thread import Bases
 from dljob_sidecar.processes.releasing import Base, is_stranger, measure
+from dljob_sidecar.serving.admitting import Naming, name_gpus
 from dljob_wire.messages import Gpu, GpuProcess
 from dljob_wire.training import GpuIds
 

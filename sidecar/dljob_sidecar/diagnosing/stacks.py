@@ -1,7 +1,7 @@
 """
 Shows where each rank of a training waits that takes no more steps.
 
-:mod:`dljob_sidecar.diagnosing.hanging` asks once nothing has moved for too long. There are two ways, of which the second
+:mod:`dljob_sidecar.observing.facts` asks once nothing has moved for too long. There are two ways, of which the second
 always works:
 
 - The stacks of Python, from a process that has agreed to print them: it has registered ``faulthandler``

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from dljob_sidecar.serving import trust
 from dljob_sidecar.settings import Serving
 from dljob_wire import codec
 from dljob_wire.kinds import Wrong
-from dljob_wire.messages import Post, Refusal, Refused, State, Target, Term
+from dljob_wire.messages import Phase, Post, Refusal, Refused, State, Target, Term
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,6 @@ class Agent(Protocol):
     def declare(self, target: Target) -> Refused | None: ...
 
     def post(self, post: Post) -> None: ...
-
-    def metrics(self) -> str: ...
 
     async def wait_for_change(self, version: int) -> None:
         """Return when the version differs from the given one."""
@@ -351,7 +349,7 @@ class MetricsHandler(Handler):
 
     def get(self) -> None:
         self.set_header("Content-Type", METRICS)
-        self.finish(self.agent.metrics())
+        self.finish(write_metrics(self.agent.state()))
 
 
 class NotFoundHandler(Handler):
@@ -379,6 +377,72 @@ def inner_app(agent: Agent, serving: Serving) -> Application:
 def health_app(agent: Agent, serving: Serving) -> Application:
     paths = {r"/healthz": HealthHandler, r"/metrics": MetricsHandler}
     return _application(paths, agent, serving=serving, listener=trust.Listener())
+
+
+METRICS_PREFIX = "dljob_sidecar_"
+
+Sample = tuple[str, float]
+
+
+def write_metrics(state: State) -> str:
+    """Return all numeric facts for Prometheus: text, one value per line."""
+    lines = []
+    for name, text, samples in _families(state):
+        lines.append(f"# HELP {METRICS_PREFIX}{name} {text}")
+        lines.append(f"# TYPE {METRICS_PREFIX}{name} gauge")
+        lines += [f"{METRICS_PREFIX}{name}{labels} {value:.15g}" for labels, value in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _families(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
+    phases = [(_label("phase", each.value), float(each is state.phase)) for each in Phase]
+    problems = [(_label("name", name), 1.0) for name in sorted({p.name for p in state.problems})]
+    yield "phase", "1 for the phase of the SideCar.", phases
+    yield "released", "1 if no process of the job is left.", [("", float(state.released))]
+    yield "term_epoch", "The leader whose declaration is the newest.", [("", state.epoch)]
+    yield "generation", "The newest declaration.", [("", state.generation)]
+    running = sum(process.is_running for process in state.processes)
+    yield "processes", "Ranks that run.", [("", running)]
+    yield "gpus_held", "GPUs that the job may use.", [("", len(state.held))]
+    yield "problem", "1 for each problem that the SideCar reports.", problems
+    yield from _progress(state)
+    yield from _gpus(state)
+
+
+def _progress(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
+    progress, warmth = state.progress, state.warmth
+    speed = progress.iterations_per_second
+    yield "iteration", "The iteration reported last.", [("", progress.iteration)]
+    yield "iterations_per_second", "The speed of the latest iterations.", [("", speed)]
+    yield "idle_seconds", "The time since the latest iteration.", [("", progress.idle_seconds)]
+    yield "spares_ready", "Spare interpreters that are ready.", [("", warmth.ready)]
+    yield (
+        "spares_memory_bytes",
+        "The memory of the spare interpreters.",
+        [("", warmth.memory_bytes)],
+    )
+    yield (
+        "spares_memory_limit_bytes",
+        "The most memory that spare interpreters may use.",
+        [("", warmth.limit_bytes)],
+    )
+
+
+def _gpus(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
+    labels = [_label("gpu", str(gpu.index)) for gpu in state.gpus]
+    used = [gpu.memory_used for gpu in state.gpus]
+    share = [gpu.utilization for gpu in state.gpus]
+    yield "gpu_utilization", "The utilization of the GPU, from 0 to 1.", list(zip(labels, share))
+    yield (
+        "gpu_memory_used_bytes",
+        "The memory of the GPU that any process uses.",
+        [*zip(labels, map(float, used))],
+    )
+
+
+def _label(name: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{{name}="{escaped}"}}'
 
 
 def _application(
