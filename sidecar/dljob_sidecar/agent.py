@@ -313,10 +313,6 @@ class Agent:
     def version(self) -> int:
         return self._version
 
-    @property
-    def is_held(self) -> bool:
-        return not self._machine.released
-
     def state(self) -> State:
         machine, facts = self._machine, self._facts
         progress = facts.progress()

@@ -237,7 +237,7 @@ def test_hooks_of_all_ranks_are_called_at_once(tmp_path):
             reaper=Reaper(),
             watch=Watch(list, file_thread := FileThread("test")),
             output=LastOutput(),
-            tell=end.set_result,
+            report=end.set_result,
         )
         reported.append(await asyncio.wait_for(end, LIMIT_SECONDS))
         file_thread.close()
@@ -290,7 +290,7 @@ def test_rank_that_ended_is_not_signalled(monkeypatch, tmp_path, count):
             reaper=Reaper(),
             watch=Watch(list, file_thread),
             output=LastOutput(),
-            tell=reported.append,
+            report=reported.append,
         )
         ranks[0].ended = Ended(0, None)
         request.hear_end()

@@ -122,7 +122,7 @@ def test_gpus_are_named_as_the_job_wants():
         ([], ("1", "MIG-5f0c"), "index", {}, ()),
         (THREE, ("1", "GPU-2"), "uuid", {"1": "GPU-1", "GPU-2": "GPU-2"}, ()),
         ([], ("GPU-1", "1"), "uuid", {}, ()),
-        (THREE, ("1", "GPU-2"), "told", {}, ()),
+        (THREE, ("1", "GPU-2"), "given", {}, ()),
     ):
         named = name_gpus(present, given, wanted=GpuIds(wanted))
         assert named == Naming(names, unresolved), (present, given, wanted)

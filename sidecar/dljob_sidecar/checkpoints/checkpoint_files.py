@@ -88,7 +88,7 @@ def await_next_stamp() -> int:
     Wait for the next stamp time and return it.
 
     Files that change later have this stamp or a later one; files that changed before have an
-    earlier one. The function does not sleep, because it would wake too late to tell the two apart.
+    earlier one. The function does not sleep, because it would wake too late to separate the two.
     """
     before, limit = stamp_ns(), time.monotonic() + LONGEST_TICK_SECONDS
     while (now := stamp_ns()) == before and time.monotonic() < limit:

@@ -50,7 +50,7 @@ def describe_signs(saving: Checkpoint) -> str:
 
 def read_ledger(saving: Checkpoint) -> Ledger:
     try:
-        with open(f"{saving.path}/{LEDGER}", "rb") as file:  # noqa: PTH123 - beside os.open below
+        with open(f"{saving.path}/{LEDGER}", "rb") as file:  # noqa: PTH123 - as os.open below
             document = json.loads(file.read(LARGEST_BYTES))
         if document["signs"] != describe_signs(saving):
             return Ledger()

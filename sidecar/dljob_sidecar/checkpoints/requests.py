@@ -142,7 +142,7 @@ class Request:
     """
     One request for a checkpoint.
 
-    ``tell`` is called once with the outcome: the empty string, or the reason why there will be no
+    ``report`` is called once with the outcome: the empty string, or the reason why there will be no
     checkpoint. The constructor never calls it.
     """
 
@@ -164,7 +164,7 @@ class Request:
         reaper: Reaper,
         watch: Watch,
         output: LastOutput,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.is_trial = False
         """True if the training is to continue after the checkpoint."""
@@ -179,7 +179,7 @@ class Request:
         self._reaper = reaper
         self._distrust = watch.distrust
         self._output = output
-        self._tell: Callable[[str], None] | None = tell
+        self._report: Callable[[str], None] | None = report
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
@@ -307,7 +307,7 @@ class Request:
     def hear_end(self) -> None:
         """Handle the end of a training process."""
         ends = [one.ended for one in self._asked]
-        if self._tell is None or not all(ends) or not ends:
+        if self._report is None or not all(ends) or not ends:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -379,14 +379,14 @@ class Request:
 
     def _finish(self, reason: str) -> None:
         # Clear the callback first, so a later outcome of a command or another rank is not reported.
-        tell, self._tell = self._tell, None
+        report, self._report = self._report, None
         self.cancel()
         reason = reason or self._distrust
-        if tell is not None:
-            self._loop.call_soon(tell, reason)
+        if report is not None:
+            self._loop.call_soon(report, reason)
 
     def cancel(self) -> None:
-        self._tell = None
+        self._report = None
         self.is_settling = False
         if self._files is not None:
             self._files.cancel()

@@ -209,20 +209,17 @@ class _Folder:
         """Describe how the checkpoint differs from the others, if no sign shows completion."""
         if not self._signs.sign.settles:
             return ""
-        known = self._ledger.shape or self._find_largest(name)
+        others = (
+            shape_of(files, other, world=1) for other, files in self._units.items() if other != name
+        )
+        # The largest earlier checkpoint is complete.
+        known = self._ledger.shape or max(others, key=lambda shape: shape.size, default=None)
         if known is None:
             return ""
         # The number of writers is unknown; assume the previous one.
         shape = shape_of(files, name, world=known.world)
         was_seen = self._ledger.pending == name and shape == known
         return "" if was_seen or shape.is_whole_beside(known) else _compare(shape, known)
-
-    def _find_largest(self, name: str) -> Shape | None:
-        """Return the shape of the largest earlier checkpoint, which is complete."""
-        others = (
-            shape_of(files, other, world=1) for other, files in self._units.items() if other != name
-        )
-        return max(others, key=lambda shape: shape.size, default=None)
 
 
 def _part(name: str, unit: str) -> str:

@@ -94,7 +94,7 @@ def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
         kill_holders(held)
         if time.monotonic() > limit:
             os.close(held)
-            text = f"processes of an earlier start are still there; `fuser {path}` tells which"
+            text = f"processes of an earlier start are still there; `fuser {path}` lists them"
             raise Lingering(text)
         time.sleep(STEP_SECONDS)
     return held

@@ -79,7 +79,7 @@ class CheckpointRequests:
         attempt = self._starter.attempt
         self.give_up()
 
-        def tell(fault: str) -> None:
+        def hear(fault: str) -> None:
             # Ignore the answer to a previous request or of a previous attempt.
             if attempt != self._starter.attempt or request.is_given_up:
                 return
@@ -103,7 +103,7 @@ class CheckpointRequests:
             reaper=self._reaper,
             watch=watch if is_blamed else replace(watch, on_problem=lambda *_: None),
             output=output,
-            tell=tell,
+            report=hear,
         )
         request.is_trial = is_trial
 

@@ -35,7 +35,7 @@ class Naming:
     """The GPUs without a name in the wanted form, because NVML does not know them."""
 
 
-def name_gpus(present: Collection[Gpu], told: Collection[str], *, wanted: GpuIds) -> Naming:
+def name_gpus(present: Collection[Gpu], given: Collection[str], *, wanted: GpuIds) -> Naming:
     """
     Return the names of the command's GPUs; ``present`` are NVML's GPUs, empty without NVML.
 
@@ -44,10 +44,10 @@ def name_gpus(present: Collection[Gpu], told: Collection[str], *, wanted: GpuIds
     SideCar's own NVML. It is unknown whether CUDA counts a lost GPU, so GPUs behind a lost one get
     UUIDs, which CUDA accepts as well.
     """
-    if wanted is GpuIds.TOLD:
+    if wanted is GpuIds.GIVEN:
         return Naming()
     names, unresolved = {}, []
-    for name in told:
+    for name in given:
         found = next((gpu for gpu in present if name in {gpu.uuid, str(gpu.index)}), None)
         if found is None:
             # A UUID needs no NVML, and a controller that knows no UUID sends an index.

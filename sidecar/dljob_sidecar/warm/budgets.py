@@ -8,6 +8,7 @@ machine: during a change, the training and the next start's spares share the mem
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Callable
 
@@ -47,7 +48,7 @@ class Budget:
         most = self.limit_bytes // one
         if most >= count:
             return count, ""
-        source = "spareMemoryBytes" if self._given_bytes else "half of what is free"
+        source = "spareMemoryBytes" if self._given_bytes else "half of the free memory"
         return most, (
             f"{count} spare interpreters are needed and {most} fit into {self.limit_bytes >> 20} MiB"
             f" ({source}), as one takes {one >> 20} MiB: the other processes start cold"
@@ -56,7 +57,10 @@ class Budget:
 
 def read_free_bytes(reserved_bytes: int = 0) -> int:
     """Return the free memory of this container without the reserved part; -1 if unknown."""
-    found = [free for free in (read_free_of_group(), read_free_of_machine()) if free >= 0]
+    found = [free] if (free := read_free_of_group()) >= 0 else []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        words = read_file("/proc/meminfo").split()
+        found.append(int(words[words.index(b"MemAvailable:") + 1]) << 10)
     return max(0, min(found) - reserved_bytes) if found else -1
 
 
@@ -77,11 +81,3 @@ def read_free_of_group() -> int:
             except (OSError, ValueError):
                 continue
     return -1
-
-
-def read_free_of_machine() -> int:
-    try:
-        words = read_file("/proc/meminfo").split()
-        return int(words[words.index(b"MemAvailable:") + 1]) << 10
-    except (OSError, ValueError, IndexError):
-        return -1

@@ -73,10 +73,6 @@ class Spare:
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def share_bytes(self) -> int:
-        """Return the memory with its part of shared memory; expensive."""
-        return read_share(f"/proc/{self.pid}/smaps_rollup") or self.memory_bytes()
-
 
 def read_share(path: str) -> int:
     """Return the proportional share of memory from a kernel file; 0 if there is none."""
@@ -246,7 +242,7 @@ class SparePool:
 
     @property
     def _needed(self) -> int:
-        """Return the number of processes of the next start, as far as known."""
+        """The known number of processes of the next start."""
         return max(self._steady, self._coming, 1)
 
     def _tell_limit(self, why: str) -> None:
@@ -342,7 +338,9 @@ class SparePool:
         else:
             spare.is_ready = True
             self._on_relief("NoWarmStart")
-            self.budget.learn(spare.share_bytes())
+            # Its part of shared memory counts; reading that is expensive.
+            share = read_share(f"/proc/{spare.pid}/smaps_rollup")
+            self.budget.learn(share or spare.memory_bytes())
             if spare.order:
                 self._send_order(spare, spare.order)
             else:
