@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dljob_sidecar.checkpoints.storing import CheckpointStore
 from dljob_sidecar.processes import ranks
-from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.warm import offering
 from dljob_wire.messages import Run
 from dljob_wire.training import Framework, Training

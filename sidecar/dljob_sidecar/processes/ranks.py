@@ -25,9 +25,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dljob_wire.messages import Run
+from dljob_sidecar.linux.spawning import Ended
+from dljob_wire.messages import Process, Run
 
 LOOPBACK = "127.0.0.1"
+
+
+class RankProcess:
+    """One training process of the latest start."""
+
+    def __init__(self, rank: Rank, *, is_alone: bool = False) -> None:
+        self.rank = rank.rank
+        self.signature = None if is_alone else rank.rank
+        """The rank before each output line; None if the process is alone in its job."""
+        self.local_rank = rank.local_rank
+        self.gpus = rank.gpus
+        self.environment = rank.environment
+        self.pid = 0
+        self.warm = False
+        self.is_running = False
+        """False until a spare has become the user's program."""
+        self.ended: Ended | None = None
+
+    def describe(self) -> Process:
+        return Process(
+            rank=self.rank,
+            pid=self.pid,
+            gpus=self.gpus,
+            warm=self.warm,
+            exit_code=self.ended.code if self.ended else None,
+            signal=self.ended.signal if self.ended else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dljob_sidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dljob_sidecar.observing.rank_outputs import Outputs
 from dljob_sidecar.processes import ranks
 from dljob_sidecar.processes.rank_environment import RankEnvironment
-from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.remedies import make_problem
 from dljob_sidecar.warm.warming import SparePool
 from dljob_wire.messages import Problem, Run

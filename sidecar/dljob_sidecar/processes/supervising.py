@@ -35,7 +35,7 @@ from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.rank_outputs import Outputs
 from dljob_sidecar.processes.memory_proof import MemoryProof
 from dljob_sidecar.processes.rank_environment import RankEnvironment
-from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.processes.release_proof import ReleaseProof
 from dljob_sidecar.processes.starting import RankStarter
 from dljob_sidecar.remedies import make_problem
