@@ -33,10 +33,9 @@ from dljob_sidecar.linux.family import ProcessTree
 from dljob_sidecar.linux.kernel import send
 from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.rank_outputs import Outputs
-from dljob_sidecar.processes.memory_proof import MemoryProof
 from dljob_sidecar.processes.rank_environment import RankEnvironment
 from dljob_sidecar.processes.ranks import RankProcess
-from dljob_sidecar.processes.release_proof import ReleaseProof
+from dljob_sidecar.processes.release_proof import MemoryProof, ReleaseProof
 from dljob_sidecar.processes.starting import RankStarter
 from dljob_sidecar.remedies import make_problem
 from dljob_sidecar.serving.admitting import Admission, Answer
