@@ -119,7 +119,13 @@ async def live(settings: Settings) -> int:
         log.error("%s", reason)  # noqa: TRY400 - the reason is all there is to say
         await servers.close()
         return EXIT_UNAVAILABLE
-    _hear_signals(agent, assembly)
+    loop = asyncio.get_running_loop()
+    for signum in ENDING:
+        loop.add_signal_handler(signum, agent.happen, Interrupted())
+    for signum in PASSED_ON:
+        loop.add_signal_handler(signum, assembly.supervisor.forward, signum)
+    # Unblock last, because signals that arrived since the start are delivered in this call.
+    keeper.unblock_signals()
     assembly.begin()
     log.info("ready; this start of the container is %s", agent.incarnation)
     # Compiling modules leaves megabytes of free memory behind.
@@ -192,16 +198,6 @@ def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
     if swept:
         log.warning("ended %d processes that an earlier start had left behind", swept)
     return passed
-
-
-def _hear_signals(agent: Agent, assembly: Assembly) -> None:
-    loop = asyncio.get_running_loop()
-    for signum in ENDING:
-        loop.add_signal_handler(signum, agent.happen, Interrupted())
-    for signum in PASSED_ON:
-        loop.add_signal_handler(signum, assembly.supervisor.forward, signum)
-    # Unblock last, because signals that arrived since the start are delivered in this call.
-    keeper.unblock_signals()
 
 
 async def _renew(agent: Agent, servers: Servers) -> None:

@@ -108,24 +108,21 @@ class CheckpointStore:
         # One thread, so notes after a stop are written before the next start reads them.
         self._ledger_thread = FileThread("ledger") if saving.path else None
         self._memory = MemoryCache(saving, read_free) if saving.memory_path else None
-        self._writer = self._make_writer()
+        self._writer: Writer | None = None
+        if self._memory is not None and self._ledger_thread is not None:
+            self._writer = Writer(
+                self._memory,
+                self._ledger_thread,
+                patience_seconds=saving.timeout_seconds,
+                on_problem=on_problem,
+                on_relief=on_relief,
+            )
         self._is_in_memory = False
         self._verdict = Verdict()
         self._leads = self._is_alone = False
         self._world = 1
         self._visit: Visit | None = None
         self._stop_learning: Callable[[], object] = lambda: None
-
-    def _make_writer(self) -> Writer | None:
-        if self._memory is None or self._ledger_thread is None:
-            return None
-        return Writer(
-            self._memory,
-            self._ledger_thread,
-            patience_seconds=self._saving.timeout_seconds,
-            on_problem=self._on_problem,
-            on_relief=self._on_relief,
-        )
 
     @property
     def saving(self) -> Checkpoint:
@@ -159,12 +156,8 @@ class CheckpointStore:
             hear()
         else:
             self._visit = Visit(self._ledger_thread, self._prepare, partial(self._hear, hear))
-            self._visit.begin(self._patience_seconds)
-
-    @property
-    def _patience_seconds(self) -> float:
-        patience = FileThread.patience_seconds
-        return patience if self._memory is None else max(patience, self._saving.timeout_seconds)
+            patience = self._saving.timeout_seconds if self._memory is not None else 0.0
+            self._visit.begin(max(FileThread.patience_seconds, patience))
 
     def _prepare(self, wanted: Callable[[], bool]) -> Prepared:
         """Inspect the checkpoints on the ledger thread."""
