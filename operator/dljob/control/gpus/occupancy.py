@@ -1,6 +1,6 @@
 """GPUs that other programs use although no job has them: no job gets such a GPU.
 
-A SideCar checks right before a start (:mod:`dljob_sidecar.observing.gpus.emptiness`) and starts
+A SideCar checks right before a start (:mod:`dljob_sidecar.observing.gpus.gpu_thread`) and starts
 nothing. The GPU is out of service until any SideCar on its node sees it empty. If no SideCar sees
 it any more, it is offered again after a while: the next start checks it.
 """
