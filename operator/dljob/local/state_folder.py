@@ -35,7 +35,10 @@ def make_folders(folders: Folders) -> None:
         raise StateError(
             f"{folders.root}: is too long for sockets below it; name a shorter --state"
         )
-    for folder in _bases(folders):
+    bases = [folders.root, folders.root / "jobs"]
+    bases += [] if is_long(folders.beside) else [folders.beside]
+    bases += [folders.root / name for name in ("checkpoints", "pods")] if folders.shared else []
+    for folder in bases:
         try:
             folder.mkdir(mode=mode, parents=True, exist_ok=True)
         except OSError as error:
@@ -57,7 +60,10 @@ def make_sockets(folders: Folders) -> None:
         folders.beside.mkdir(mode=0o711 if folders.shared else 0o700, exist_ok=True)
         _open_up(folders, folders.beside)
         return
-    for known in (folders.sockets, _former(folders.root)):
+    # The folder that older versions used, in which their SideCars may still have sockets.
+    digest = hashlib.sha256(os.fsencode(folders.root.absolute())).hexdigest()[:12]
+    former = Path(f"/tmp/dljob-{os.getuid()}-{digest}")  # noqa: S108 - only if it is our own
+    for known in (folders.sockets, former):
         if known != folders.link and _is_private(known):
             break
     else:
@@ -80,14 +86,6 @@ def _open_up(folders: Folders, folder: Path) -> None:
         os.fchmod(opened, 0o711)
     finally:
         os.close(opened)
-
-
-def _bases(folders: Folders) -> tuple[Path, ...]:
-    beside = () if is_long(folders.beside) else (folders.beside,)
-    usual = (folders.root, folders.root / "jobs", *beside)
-    return (
-        (*usual, folders.root / "checkpoints", folders.root / "pods") if folders.shared else usual
-    )
 
 
 def lock_folder(folders: Folders) -> int:
@@ -148,12 +146,6 @@ def _is_gone(process: str) -> bool:
     except PermissionError:
         pass  # It is another user's.
     return False
-
-
-def _former(root: Path) -> Path:
-    """The folder that older versions used, in which their SideCars may still have sockets."""
-    name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
-    return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - only if it is our own
 
 
 def _insist_on_privacy(folder: Path) -> None:

@@ -142,7 +142,9 @@ class Frame:
         hidden: list[str] = []
         # The least important columns are hidden first.
         for title in ("AGE", "RESHAPES", "SPEED", "ETA", "PHASE"):
-            if _width(titles, rows) + LEAST_REASON <= self._window.width:
+            columns = zip(titles, *rows, strict=True)
+            width = sum(max(map(_cells, column)) + 2 for column in columns)
+            if width + LEAST_REASON <= self._window.width:
                 break
             place = titles.index(title)
             del titles[place]
@@ -242,11 +244,6 @@ def _bar(job: JobView) -> Text:
 
 def _cells(cell: Text | str) -> int:
     return cell.cell_len if isinstance(cell, Text) else len(cell)
-
-
-def _width(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
-    columns = zip(titles, *rows, strict=True)
-    return sum(max(map(_cells, column)) + 2 for column in columns)
 
 
 def _join(cells: Sequence[Text], widths: Sequence[int]) -> Text:

@@ -39,7 +39,13 @@ class Signs:
 
 def draw_map(nodes: Sequence[Json], signs: Signs, *, width: int) -> list[Text]:
     names = max((len(node["name"]) for node in nodes), default=0)
-    cells = [_draw_node(node, signs, names=names) for node in nodes]
+    cells = []
+    for node in nodes:
+        cell = Text(f"{node['name']:<{names}} ")
+        for gpu in node["gpus"]:
+            cell.append(" ")
+            cell.append_text(_draw_gpu(gpu, signs))
+        cells.append(cell)
     widest = max((cell.cell_len for cell in cells), default=0)
     each_line = max(1, (width + 3) // (widest + 3))
     lines = []
@@ -51,14 +57,6 @@ def draw_map(nodes: Sequence[Json], signs: Signs, *, width: int) -> list[Text]:
         line.rstrip()
         lines.extend(wrap(line, width))
     return lines
-
-
-def _draw_node(node: Json, signs: Signs, *, names: int) -> Text:
-    cell = Text(f"{node['name']:<{names}} ")
-    for gpu in node["gpus"]:
-        cell.append(" ")
-        cell.append_text(_draw_gpu(gpu, signs))
-    return cell
 
 
 def _draw_gpu(gpu: Json, signs: Signs) -> Text:

@@ -23,7 +23,6 @@ __all__ = [
     "flow",
     "indent",
     "instant",
-    "is_coloured",
     "measure",
     "moment",
     "paint",
@@ -52,16 +51,13 @@ COLOURS = {
 }
 
 
-def is_coloured() -> bool:
-    stream = sys.stdout
-    return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
-
-
 def paint(word: str, padded: str | None = None) -> str:
     """Colour a known word; ``padded`` is printed instead of it."""
     text = word if padded is None else padded
     colour = COLOURS.get(word)
-    return click.style(text, fg=colour) if colour and is_coloured() else text
+    stream = sys.stdout
+    is_coloured = not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
+    return click.style(text, fg=colour) if colour and is_coloured else text
 
 
 def measure(rows: Iterable[Sequence[str]]) -> list[int]:

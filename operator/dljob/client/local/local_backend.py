@@ -176,7 +176,11 @@ class LocalBackend:
         return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        begins = {} if query.since is None else self._find_begins(name, query.since)
+        begins: dict[str, Begin] = {}
+        if query.since is not None:
+            answer = self._get("jobs", self._named(name), "logs", query={"since": query.since})
+            found = [each for each in answer["items"] if "begin" in each]
+            begins = {each["node"]: Begin(**each["begin"]) for each in found}
         if query.most_bytes:
             logs = self._find_logs(name, query.node)[0]
             ends = {node: place_before_end(path, query.most_bytes) for node, path in logs.items()}
@@ -196,11 +200,6 @@ class LocalBackend:
             return _tell_not_run(command[0], place["folder"], error=error)
         # The exit status that a shell reports after a signal.
         return status if status >= 0 else 128 - status
-
-    def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
-        """Find the place in the log of each node where the output of the last ``since`` seconds begins."""
-        answer = self._get("jobs", self._named(name), "logs", query={"since": since})
-        return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
 
     def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
         """Return the logs by node, and whether they are complete."""

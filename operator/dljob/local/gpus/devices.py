@@ -34,10 +34,6 @@ PATIENCE_S = 10.0
 Nodes = Callable[[], tuple[Node, ...]]
 
 
-def virtual_node(gpus: int, name: str) -> Node:
-    return Node.of(name, gpus)
-
-
 class RealGpus:
     """The chosen GPUs of this machine, locked from :meth:`hold` to :meth:`close`."""
 

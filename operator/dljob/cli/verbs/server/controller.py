@@ -25,7 +25,6 @@ from dljob.control import settings as setting
 from dljob.control.scheduling import Options
 from dljob.control.settings import Loaded
 from dljob.control.situation.ports import Behind, Fenced
-from dljob.core.contract import Policy
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.installed import PAGES, load
 from dljob.known_policies import read_live_policy
@@ -163,12 +162,16 @@ _PATHS = {"metrics": "serving.metrics"}
 
 def build_setup(root: Path, loaded: Loaded[LocalSettings], *, supply: Supply) -> Setup:
     chosen = loaded.settings
+    try:
+        policy = read_live_policy(chosen.policy)
+    except ValueError as error:
+        raise click.ClickException(f"policy: {error}") from error
     return Setup(
         state=root,
         nodes=supply.nodes,
         virtual_gpus=supply.real is None,
         real_gpus=supply.real,
-        options=Options.of(chosen, _make_policy(chosen.policy)),
+        options=Options.of(chosen, policy),
         store=chosen.store,
         sample_seconds=chosen.learning.sample_seconds,
         dialing=chosen.dialing,
@@ -191,13 +194,6 @@ def _shared(
 
     options = replace(setup.options, limits=setup.options.limits.closed())
     return replace(setup, sharing=sharing, options=options, reload=reload)
-
-
-def _make_policy(text: str) -> Policy:
-    try:
-        return read_live_policy(text)
-    except ValueError as error:
-        raise click.ClickException(f"policy: {error}") from error
 
 
 async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:

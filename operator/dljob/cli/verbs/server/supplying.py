@@ -7,6 +7,7 @@ import click
 
 from dljob.cli.inputs import arguments
 from dljob.cli.output.messages import say
+from dljob.core.model import Node
 from dljob.local.folders import Folders, StateError
 from dljob.local.gpus import devices, gpu_choices
 from dljob.local.gpus.devices import Supply
@@ -36,7 +37,7 @@ def find_supply(
         virtual = _read_old_count(gpus)
     name = machine_name(root)
     if virtual is not None:
-        node = devices.virtual_node(sum(each.nodes * each.gpus for each in virtual), name)
+        node = Node.of(name, sum(each.nodes * each.gpus for each in virtual))
         return Supply(lambda: (node,))
     return _find_real(name, gpus)
 

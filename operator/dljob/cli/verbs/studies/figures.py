@@ -5,7 +5,7 @@ A row is a result as ``-o json`` has it: the fields of a :class:`~dljob.sim.resu
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -71,7 +71,9 @@ def show(scores: Sequence[Score], form: str, *, premises: Sequence[str] = ()) ->
         return printing.to_csv(rows)
     if form == "json":
         return to_json([{**row, **({"assumed": premises} if premises else {})} for row in rows])
-    unit = _choose_unit(row["avg_jct_s"] for row in rows)
+    # One unit for all times of a table, so that they can be compared at a glance.
+    least = min((row["avg_jct_s"] for row in rows if row["avg_jct_s"] > 0), default=0.0)
+    unit = next((unit for unit in UNITS if least >= 2 * unit.seconds), UNITS[-1])
     flat = [printing.flatten(row) for row in rows]
     # A column of nothing is left out: work that was lost.
     shown = [
@@ -79,20 +81,17 @@ def show(scores: Sequence[Score], form: str, *, premises: Sequence[str] = ()) ->
         for figure in COLUMNS
         if figure is not LOST_WORK or any(row[figure.field] for row in flat)
     ]
+    score = scores[0]
+    dropped = f", {score.dropped} dropped" if score.dropped else ""
+    jobs = f"{score.trace}: {score.jobs:,} job{'s' if score.jobs != 1 else ''}{dropped}"
     table = printing.tabulate(
         ["policy", *(figure.title for figure in shown)],
         [[row["policy"], *(_write(row, figure, unit=unit) for figure in shown)] for row in flat],
-        title=f"{_title_of(scores[0])}; times in {unit.name}",
+        title=f"{jobs}; {score.mechanism}, seed {score.seed}; times in {unit.name}",
         hide=[[place] for place in range(len(shown), 1, -1)],
         wide=form == printing.WIDE,
     )
     return table + printing.list_premises(premises)
-
-
-def _choose_unit(times: Iterable[float]) -> Unit:
-    """Choose one unit for all times of a table, so that they can be compared at a glance."""
-    least = min((time for time in times if time > 0), default=0.0)
-    return next((unit for unit in UNITS if least >= 2 * unit.seconds), UNITS[-1])
 
 
 def _write(row: Mapping[str, Any], figure: Figure, *, unit: Unit) -> str:
@@ -103,10 +102,3 @@ def _write(row: Mapping[str, Any], figure: Figure, *, unit: Unit) -> str:
     # Decimals of thousands are useless.
     digits = 0 if abs(value) >= 10_000 else figure.digits
     return f"{value:,.{digits}f}{figure.unit}"
-
-
-def _title_of(score: Score) -> str:
-    """Name the trace, the mechanism and the seed of a result."""
-    dropped = f", {score.dropped} dropped" if score.dropped else ""
-    jobs = f"{score.trace}: {score.jobs:,} job{'s' if score.jobs != 1 else ''}{dropped}"
-    return f"{jobs}; {score.mechanism}, seed {score.seed}"

@@ -108,7 +108,9 @@ def play(options: Options, workload: Workload, *, setting: Setting) -> Played:
             )
             for outcome in played:
                 _check_fits(options, outcome.record)
-                outcomes.append(outcome if keeps else forget_history(outcome))
+                # The next run needs the memory of all that is not printed.
+                bare = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
+                outcomes.append(outcome if keeps else replace(outcome, record=bare))
         except KeyboardInterrupt:
             # The results so far may have taken hours, and the user wants to see them.
             return Played(outcomes, is_cut=True)
@@ -122,12 +124,6 @@ def _check_fits(options: Options, record: Record) -> None:
             f"has no job that fits into {record.gpus} GPUs",
             remedy="give a larger cluster, or the types of GPU that its jobs ask for",
         )
-
-
-def forget_history(outcome: Outcome) -> Outcome:
-    """Keep the printed part of a run and drop the rest, before the next one needs the memory."""
-    record = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
-    return replace(outcome, record=record)
 
 
 def report_left_out(outcomes: Sequence[Outcome]) -> None:

@@ -11,7 +11,7 @@ from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
 from dljob.cli.verbs.watching.record import read_record
 from dljob.client.places import Place
-from dljob.core.recording.record import Record, RecordError, decode
+from dljob.core.recording.record import RecordError, decode
 from dljob.core.recording.report import By, Report, list_parts, make_document, make_report
 from dljob_wire.problems import printable
 
@@ -53,7 +53,14 @@ def command(
     All parts add up to the time of the GPUs that there were. A job that starts, saves itself, moves or repeats
     iterations loses GPU time; GPUs that are idle while jobs wait count for the job that has waited longest.
     """
-    record = _read_file(path) if path is not None else read_record(place, since, store=store)
+    if path is None:
+        record = read_record(place, since, store=store)
+    else:
+        try:
+            with path.open(encoding="utf-8") as lines:
+                record = decode(lines, str(path))
+        except (RecordError, UnicodeDecodeError) as error:
+            raise click.ClickException(str(error)) from error
     for sentence in record.header.missing:
         say(f"The report is not complete: {sentence}.")
     report = make_report(record, By(by))
@@ -63,14 +70,6 @@ def command(
         sys.stdout.write(printing.to_csv(list_parts(report)))
     else:
         sys.stdout.write(_write_tables(report, wide=output == "wide"))
-
-
-def _read_file(path: Path) -> Record:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            return decode(lines, str(path))
-    except (RecordError, UnicodeDecodeError) as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _write_tables(report: Report, *, wide: bool) -> str:

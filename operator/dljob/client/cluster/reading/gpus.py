@@ -105,7 +105,9 @@ def _show_node(
     told: Mapping[str, Any],
 ) -> Json:
     node = describe_node(document, pool)
-    away = _why_away(document)
+    away = "" if is_ready(document) else NOT_READY
+    if is_gone(document):
+        away = "its node is out of service"
     gpus = []
     for gpu in node.gpus:
         holding = holdings.get((node.name, gpu.index))
@@ -124,12 +126,6 @@ def _show_node(
 def _show_gpu(index: int, state: str, *, holding: Holding | None, reason: str) -> Json:
     told = holding.document() if holding is not None else {}
     return {"index": index, "state": state, **told, **({"reason": reason} if reason else {})}
-
-
-def _why_away(document: Json) -> str:
-    if is_gone(document):
-        return "its node is out of service"
-    return "" if is_ready(document) else NOT_READY
 
 
 def list_held(holdings: Mapping[Ref, Holding]) -> list[Json]:

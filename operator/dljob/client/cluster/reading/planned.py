@@ -208,6 +208,7 @@ class Planner:
 
     def _take_snapshot(self, scene: Scene) -> Snapshot:
         entries = scene.entries.values()
+        is_its = self._learned.get("policy") == self._options.policy.name
         return take_snapshot(
             scene,
             profiles=_read_profiles(entries) | self._profiles,
@@ -215,13 +216,9 @@ class Planner:
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
             limits=self._limits,
-            policy_state=self._read_policy_state(),
+            # Other options of the same policy read it too.
+            policy_state=self._learned.get("state") if is_its else None,
         )
-
-    def _read_policy_state(self) -> object:
-        """Return the state of the policy; other options of the same policy read it too."""
-        is_its = self._learned.get("policy") == self._options.policy.name
-        return self._learned.get("state") if is_its else None
 
 
 def _read_settings(documents: Sequence[Json]) -> Settings:

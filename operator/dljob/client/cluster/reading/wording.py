@@ -36,7 +36,9 @@ def sentence(job: Json, now: float) -> str:
         return f"is cancelled{_lingering(status)}"
     if not status.get("phase"):
         return _unseen(metadata, now)
-    return _told(status, now) + _outdated(status, metadata)
+    is_newer = metadata.get("generation", 0) > status.get("observedGeneration", 0)
+    outdated = "; the latest change of its spec is not read yet" if is_newer else ""
+    return _told(status, now) + outdated
 
 
 def assumptions(job: Json) -> list[str]:
@@ -132,8 +134,3 @@ def _unseen(metadata: Json, now: float) -> str:
         f"was submitted {duration(age)} ago, and no operator has read it; check that one runs"
         f" (kubectl get pods -n {HOME}) and whether it watches this namespace"
     )
-
-
-def _outdated(status: Json, metadata: Json) -> str:
-    is_newer = metadata.get("generation", 0) > status.get("observedGeneration", 0)
-    return "; the latest change of its spec is not read yet" if is_newer else ""
