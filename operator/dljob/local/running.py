@@ -31,7 +31,7 @@ from dljob.core.model import GpuRef, JobId, Node
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.core.recording.record import Header, Record, Source
 from dljob.local.api.serving import Server
-from dljob.local.cloud.watching import EndWatch
+from dljob.local.cloud.asking import EndWatch
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
 from dljob.local.gpus.occupancy import OwnUse

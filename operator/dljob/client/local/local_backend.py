@@ -1,8 +1,8 @@
 """
 The ``dljob up`` of this machine, as the verbs ask it.
 
-Everything but two things is asked at its socket. Logs are files that it names, and a command that
-is to see a job's GPUs runs here, in the surroundings that it tells.
+This module asks its socket for all but two things. It reads logs from the files that the server names, and it runs
+a command that is to see a job's GPUs here, in the environment that the server names.
 """
 
 import os

@@ -29,7 +29,7 @@ class Entry:
     allowed: dict[str, str]
     """The allowed values of each option."""
     without: dict[str, str]
-    """What it does without a piece of knowledge about a job, for each piece that it uses."""
+    """For each piece of knowledge about a job that it uses: its behaviour without that piece."""
 
 
 @click.command("policies")
@@ -86,7 +86,7 @@ def _tabulate_fallbacks(entries: list[Entry]) -> str:
     table = printing.tabulate(("policy", *pieces), rows, words=1 + len(pieces), wide=True)
     lines = [
         "",
-        "What a policy does without a piece of knowledge about a job (-: it does not use the piece):",
+        "Policies without a piece of knowledge about a job (-: the policy does not use the piece):",
         table,
         *(f"  {piece.name.lower()}: {piece.value}" for piece in Knowledge),
         "",

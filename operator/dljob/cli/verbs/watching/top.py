@@ -24,7 +24,7 @@ from dljob.client.backend import Away, Backend, BackendError
 from dljob.client.jobviews import JobView
 
 ENDLESS = 10_000
-"""The width without a terminal; a picture takes only what it needs."""
+"""The width without a terminal; a picture takes only the width that it needs."""
 
 PAGE = 10
 

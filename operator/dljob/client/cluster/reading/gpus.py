@@ -1,8 +1,8 @@
 """
-Every GPU of a cluster and who has it, from its nodes and from what the statuses of jobs say.
+Every GPU of a cluster and its job, from the nodes and the statuses of jobs.
 
-The operator publishes what only it knows: UUIDs, and why GPUs are out of service. Only a SideCar itself
-knows what it holds at this instant. A user that may not see all nodes or all jobs sees less, and no
+The operator publishes the facts that only it knows: UUIDs, and why GPUs are out of service. Only a SideCar itself
+knows its GPUs at this instant. A user that may not see all nodes or all jobs sees less, and no
 guesses.
 
 Pure.
@@ -85,7 +85,7 @@ def list_gpus(
     told: Mapping[str, Any] = MappingProxyType({}),
     sees_all_jobs: bool,
 ) -> list[Json]:
-    """List the GPUs of the pool by node; ``told`` has the facts that the operator publishes."""
+    """List the GPUs of the pool by node; ``told`` has the facts of the operator."""
     free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
     return [
         _show_node(

@@ -1,5 +1,5 @@
 """
-The operator's answers about the future, from what the API server shows: ``submit --dry-run`` and ``what-if``.
+The operator's answers about the future, from the objects of the API server: ``submit --dry-run`` and ``what-if``.
 
 The operator has no socket for users. So the documents become a scene and a snapshot by the operator's own code here, and
 :mod:`dljob.control.deciding.futures` answers, as it does in ``dljob up``. The operator publishes its profiles and the state of
@@ -97,7 +97,7 @@ def show(
 
 
 class Planner:
-    """What the operator decides with at one moment, as far as the API server shows it."""
+    """The operator's knowledge at one moment, as far as the API server shows it."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Planner:
         self._pool, self._told, self._now = read_pool(settings), operator.known_gpus(), now
         self._learned = operator.learned()
         self.limits = (LIMITS, *lacks) if self._learned else (LIMITS, UNLEARNED, *lacks)
-        """What the answers do not know."""
+        """The facts that the answers lack."""
         self._limits = self._options.limits.granting(granted)
         self._profiles = {profile.type: profile for profile in read_profiles(self._learned)}
         self._scene = Scene(

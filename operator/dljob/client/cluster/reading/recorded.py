@@ -1,5 +1,5 @@
 """
-The record of a cluster, from what its API server tells: DLJobs with their status, Events, nodes.
+The record of a cluster, from the objects of its API server: DLJobs with their status, Events, nodes.
 
 The status of a job has its latest decisions, so that the GPUs of a job are known from its first decision
 on as long as there were no more. The operator's store has the rest: phases of changes, GPUs that were out

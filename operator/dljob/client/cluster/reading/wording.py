@@ -1,5 +1,5 @@
 """
-One sentence for a job on a cluster, from what its status says: ``dljob why`` there.
+One sentence for a job on a cluster, from its status: ``dljob why`` there.
 
 The status holds the operator's sentence from the time of its decision. This module brings it up to date, as
 far as that can be seen from outside: how far the job is, what it waits for, that no operator runs.
