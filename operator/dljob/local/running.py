@@ -36,7 +36,7 @@ from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
 from dljob.local.gpus.occupancy import OwnUse
 from dljob.local.jobs.relisting import Relisting
-from dljob.local.jobs.unlisted import has_any
+from dljob.local.jobs.unlisted import list_jobs
 from dljob.local.machine import Machine
 from dljob.local.pods.launching import LaunchCommands
 from dljob.local.pods.logtimes import LogTimes
@@ -168,7 +168,7 @@ class Running:
         """
         mark, shared = self.folders.root / "shared", self.setup.sharing is not None
         before = Folders(self.folders.root, shared=mark.exists())
-        if mark.exists() != shared and (self.registry.entries or has_any(before)):
+        if mark.exists() != shared and (self.registry.entries or any(list_jobs(before))):
             self._give_up()
             kind, option = ("of one user", "without") if shared else ("of all users", "with")
             raise StateError(

@@ -4,6 +4,7 @@ Makes the state folder, private to its owner, and locks it for one controller at
 The lock file names its holder and the epoch, which the next controller reads.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -93,7 +94,10 @@ def lock_folder(folders: Folders) -> int:
     path = folders.root / "lock"
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     end = time.monotonic() + LEAVING_S
-    while not _try_lock(held):
+    while True:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
         holder, *_ = _read_holder(held) or ["unknown"]
         # A process that a killed controller was starting holds the lock until it runs its program.
         if _is_gone(holder) and time.monotonic() < end:
@@ -122,14 +126,6 @@ def note_epoch(held: int, epoch: int) -> None:
     # In place and of constant length, so that a full disk prevents no start.
     text = f"{os.getpid()} {epoch}".encode().ljust(LOCK_BYTES - 1) + b"\n"
     os.pwrite(held, text, 0)
-
-
-def _try_lock(held: int) -> bool:
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _read_holder(held: int) -> list[str]:

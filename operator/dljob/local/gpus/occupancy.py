@@ -53,13 +53,14 @@ def find_foreign(
 ) -> dict[str, str]:
     """Return what uses each GPU that others use, by UUID."""
 
-    def is_ours_or_gone(pid: int) -> bool:
-        # In this order: a process that ends before its parents are read may have been ours.
-        return is_below(pid, ours.processes, parents) or not exists(pid)
-
     reasons = {}
     for uuid, usage in usages.items():
-        why = find_users(usage, is_ours=is_ours_or_gone, describe=describe)
+        why = find_users(
+            usage,
+            # In this order: a process that ends before its parents are read may have been ours.
+            is_ours=lambda pid: is_below(pid, ours.processes, parents) or not exists(pid),
+            describe=describe,
+        )
         if not why and uuid not in ours.held and not any(map(exists, usage.processes)):
             # In a container NVML does not name other processes.
             why = find_load(usage)

@@ -350,17 +350,14 @@ SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}
 
 def write_unit(arguments: Sequence[str], *, program: str = "") -> str:
     """Write a unit that runs ``dljob``, or the program that is named, with these arguments."""
-    words = (program or _find_program(), *arguments)
+    # systemd needs the whole path of the running command.
+    usual = Path(sys.executable).with_name("dljob")
+    found = str(usual) if usual.exists() else shutil.which("dljob") or str(usual)
+    words = (program or found, *arguments)
     command = " ".join(map(_quote, words))
     if "--system" in arguments:
         return SYSTEM_UNIT.format(command=command, umask="UMask=0077\n")
     return UNIT.format(command=command, umask="")
-
-
-def _find_program() -> str:
-    """Return the whole path of the running command, which systemd needs."""
-    beside = Path(sys.executable).with_name("dljob")
-    return str(beside) if beside.exists() else shutil.which("dljob") or str(beside)
 
 
 def _quote(word: str) -> str:

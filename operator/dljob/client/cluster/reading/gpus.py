@@ -85,7 +85,7 @@ def list_gpus(
     told: Mapping[str, Any] = MappingProxyType({}),
     sees_all_jobs: bool,
 ) -> list[Json]:
-    """List the GPUs of the pool by node; ``told`` has the facts of the operator."""
+    """List the GPUs of the pool by node; Read the facts of the operator from ``told``."""
     free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
     return [
         _show_node(

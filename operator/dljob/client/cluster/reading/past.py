@@ -39,7 +39,8 @@ def list_events(found: Iterable[Json], job: str) -> list[Json]:
             "job": job,
             "type": event.get("type", "Normal"),
             "reason": event.get("reason", ""),
-            "message": _message_of(event),
+            "message": event.get("message", "")
+            + (f" ({times} times)" if (times := event.get("count") or 1) > 1 else ""),
         }
         for number, event in enumerate(ordered, 1)
     ]
@@ -54,11 +55,6 @@ def _time_of(event: Json) -> str:
         or event["metadata"]["creationTimestamp"]
     )
     return str(at)
-
-
-def _message_of(event: Json) -> str:
-    times = event.get("count") or 1
-    return f"{event.get('message', '')}{f' ({times} times)' if times > 1 else ''}"
 
 
 def list_history(status: Mapping[str, Any], events: Iterable[Json], *, job: str) -> list[Json]:

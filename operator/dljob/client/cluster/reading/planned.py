@@ -196,8 +196,14 @@ class Planner:
         ours = filter(self._is_ours, documents)
         # The operator orders jobs by the second of their creation.
         ordered = sorted(ours, key=lambda each: str(each["metadata"]["creationTimestamp"]))
-        entries = (reader.read(each, problem=_why_set_aside(each)) for each in ordered)
-        return {entry.job.id: entry for entry in entries}
+        entries = {}
+        for each in ordered:
+            conditions = (each.get("status") or {}).get("conditions", ())
+            aside = [c for c in conditions if (c["type"], c["status"]) in SET_ASIDE]
+            problem = str(aside[0].get("message") or aside[0]["type"]) if aside else ""
+            entry = reader.read(each, problem=problem)
+            entries[entry.job.id] = entry
+        return entries
 
     def _iter_nodes(self, documents: Iterable[Json]) -> Iterator[Node]:
         for document in documents:
@@ -239,14 +245,6 @@ def _read_policy(name: str) -> Policy:
         return read_live_policy(name)
     except ValueError as error:
         raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
-
-
-def _why_set_aside(document: Json) -> str:
-    """Return the reason why the operator decides nothing about a job."""
-    for condition in (document.get("status") or {}).get("conditions", ()):
-        if (condition["type"], condition["status"]) in SET_ASIDE:
-            return str(condition.get("message") or condition["type"])
-    return ""
 
 
 def _read_profiles(entries: Iterable[Entry]) -> dict[JobType, Profile]:
