@@ -274,7 +274,12 @@ class Awaited:
         """Check the goal; raises :class:`~dljob.api.refusals.NeverHolds` if the job can no longer reach it."""
         verdict = self.goal.judge(job)
         if verdict is Verdict.NEVER:
-            raise _never(self.name, self.goal, job)
+            if job is None:
+                problem = Problem(f"there is no job {self.name}", "jobs() lists those that are")
+                raise NeverHolds(problem)
+            why = f" ({job.message})" if job.message else ""
+            fate = f"{self.name} is {job.phase}{why}, and will not be {self.goal} any more"
+            raise NeverHolds(Problem(fate, "see logs()"))
         return verdict is Verdict.HOLDS
 
     def late(self, job: JobView | None) -> TimedOut:
@@ -296,15 +301,6 @@ def _wait_for(
         if left is not None and left <= 0.0:
             raise awaited.late(job)
         time.sleep(pause if left is None else min(pause, left))
-
-
-def _never(name: str, goal: Goal, job: JobView | None) -> NeverHolds:
-    if job is None:
-        return NeverHolds(Problem(f"there is no job {name}", "jobs() lists those that are"))
-    why = f" ({job.message})" if job.message else ""
-    return NeverHolds(
-        Problem(f"{name} is {job.phase}{why}, and will not be {goal} any more", "see logs()")
-    )
 
 
 T = TypeVar("T")

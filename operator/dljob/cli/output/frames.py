@@ -65,7 +65,8 @@ class Frame:
         self._signs = signs
         self._window = window
         jobs = enumerate(facts.jobs)
-        self._jobs = [job for _, job in sorted(jobs, key=lambda each: (_rank(each[1]), each[0]))]
+        ranked = sorted(jobs, key=lambda each: (_RANKS.get(each[1].phase, 1), each[0]))
+        self._jobs = [job for _, job in ranked]
 
     @property
     def most_skipped(self) -> int:
@@ -114,9 +115,10 @@ class Frame:
         about = self._facts.about
         states = Counter(gpu["state"] for node in self._facts.nodes for gpu in node["gpus"])
         phases = Counter(job.phase.lower() for job in self._jobs)
+        how = [about[name] for name in ("policy", "mechanism") if about.get(name)]
         parts = [
             Text("dljob top", style="bold"),
-            *(Text(", ".join(how)) for how in [_named(about)] if how),
+            *([Text(", ".join(how))] if how else ()),
             Text(_counted(states, "GPU")),
             Text(_counted(phases, "job")),
             Text(time.strftime("%H:%M:%S", time.localtime(self._facts.at)), style="dim"),
@@ -220,14 +222,6 @@ def _counted(counts: Counter[str], thing: str) -> str:
     total = sum(counts.values())
     named = ", ".join(f"{count} {name}" for name, count in counts.items())
     return f"{total} {thing}{'' if total == 1 else 's'}" + (f": {named}" if named else "")
-
-
-def _named(about: Json) -> list[str]:
-    return [about[name] for name in ("policy", "mechanism") if about.get(name)]
-
-
-def _rank(job: JobView) -> int:
-    return _RANKS.get(job.phase, 1)
 
 
 def _bar(job: JobView) -> Text:

@@ -99,7 +99,8 @@ def tabulate(
             if _is_narrow(table, width - inset):
                 break
             if title in table[0]:
-                table = _without(table, table[0].index(title))
+                place = table[0].index(title)
+                table = [(*row[:place], *row[place + 1 :]) for row in table]
                 hidden.append(title)
     lines = _write(table, None if width is None else width - inset)
     return "".join(f"{line}\n" for line in (*lines, *tell_hidden(hidden, width)))
@@ -116,10 +117,6 @@ def tell_hidden(hidden: Sequence[str], width: int | None) -> list[str]:
 def _is_narrow(table: Sequence[Sequence[str]], width: int) -> bool:
     widths = measure(table)
     return sum(widths) + len(GAP) * (len(widths) - 1) <= width
-
-
-def _without(table: Sequence[tuple[str, ...]], place: int) -> list[tuple[str, ...]]:
-    return [(*row[:place], *row[place + 1 :]) for row in table]
 
 
 def _write(table: Sequence[Sequence[str]], width: int | None) -> list[str]:

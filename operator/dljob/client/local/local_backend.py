@@ -193,7 +193,10 @@ class LocalBackend:
 
     def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
         there = self._items("jobs", self._named(name), "surroundings")
-        place = _choose(there, name, node=node)
+        place = next((each for each in there if node in ("", each["node"])), None)
+        if place is None:
+            nodes = ", ".join(each["node"] for each in there)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
         try:
             status = _run(list(command), place)
         except OSError as error:
@@ -274,15 +277,6 @@ def _as_user(place: Json) -> dict[str, Any]:
 def _of_this_terminal() -> dict[str, str]:
     """Return the variables of this terminal, which a command needs on top of its job's environment."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
-
-
-def _choose(there: Sequence[Json], name: str, *, node: str) -> Json:
-    """Return the first of the places of a job, or the first on this node."""
-    chosen = [each for each in there if node in ("", each["node"])]
-    if not chosen:
-        nodes = ", ".join(each["node"] for each in there)
-        raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
-    return chosen[0]
 
 
 def _tell_not_run(command: str, folder: str, *, error: OSError) -> int:

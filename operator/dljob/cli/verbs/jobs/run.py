@@ -284,7 +284,13 @@ def _attend(backend: Backend, name: str) -> int:
         _print_logs(backend, name)
         return _tell_end(backend, name)
     except KeyboardInterrupt:
-        return _leave(backend, name)
+        if sys.stdin.isatty() and _wants_to_cancel(name):
+            say(f"{name} {cancel_job(backend, name)}")
+        else:
+            say(
+                f"{name} continues: dljob logs -f {name} shows its output, dljob cancel {name} ends it"
+            )
+        return INTERRUPTED
 
 
 def _await_turn(backend: Backend, name: str) -> None:
@@ -331,15 +337,6 @@ def _tell_end(backend: Backend, name: str) -> int:
     if job.phase == "Completed":
         return 0
     return int(job.status.get("exitCode") or 1)
-
-
-def _leave(backend: Backend, name: str) -> int:
-    """Ask whether to leave or to cancel the job, and do it."""
-    if sys.stdin.isatty() and _wants_to_cancel(name):
-        say(f"{name} {cancel_job(backend, name)}")
-        return INTERRUPTED
-    say(f"{name} continues: dljob logs -f {name} shows its output, dljob cancel {name} ends it")
-    return INTERRUPTED
 
 
 def _wants_to_cancel(name: str) -> bool:

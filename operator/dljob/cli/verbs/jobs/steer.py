@@ -4,6 +4,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import click
 
@@ -97,8 +98,10 @@ def cancel(
         warning=_WARNINGS[keeping] if backend.removes_checkpoints else "",
     )
     status = for_each(names, lambda name: cancel_job(backend, name, keeping=keeping))
-    if wait:
-        _wait_until_gone(backend, names)
+    for name in names if wait else ():
+        with suppress(NotThere):
+            while backend.get_job(name):
+                time.sleep(LOOK_S)
     return status
 
 
@@ -120,13 +123,3 @@ def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
     if not suspend_job(backend, name, suspended=suspended).is_change:
         return "is suspended already" if suspended else "is not suspended"
     return "suspended" if suspended else "resumed"
-
-
-def _wait_until_gone(backend: Backend, names: Iterable[str]) -> None:
-    for name in names:
-        while True:
-            try:
-                backend.get_job(name)
-            except NotThere:
-                break
-            time.sleep(LOOK_S)

@@ -105,7 +105,11 @@ def _write_tables(report: Report, *, wide: bool) -> str:
         *([("held by other jobs", report.held_by_others)] if report.held_by_others else []),
         ("all GPUs", report.total),
     ]
-    whole = [(name, _hours(seconds), _share(seconds, report.total)) for name, seconds in parts]
+    total = report.total
+    whole = [
+        (name, _hours(seconds), f"{seconds / total:.1%}" if total > 0 else "-")
+        for name, seconds in parts
+    ]
     return table + printing.tabulate(
         ("what", "GPU-hours", "share"), whole, title="GPU-hours of all GPUs", wide=wide
     )
@@ -113,10 +117,6 @@ def _write_tables(report: Report, *, wide: bool) -> str:
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:,.2f}"
-
-
-def _share(seconds: float, total: float) -> str:
-    return f"{seconds / total:.1%}" if total > 0 else "-"
 
 
 FORMATS = [each.value for each in Format]

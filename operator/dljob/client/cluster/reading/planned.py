@@ -28,7 +28,6 @@ from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import ConditionType
-from dljob.core.contract import Policy
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.model import GpuRef, Job, JobId, Node, Phase, Snapshot
@@ -127,7 +126,11 @@ class Planner:
                 raise CannotPlan(f"{error}; {UNKNOWN}") from error
             lacks = (f"the operator's settings cannot be read ({error}); the defaults are taken",)
         loaded = _read_settings(settings)
-        self._options = Options.of(loaded, _read_policy(loaded.policy))
+        try:
+            policy = read_live_policy(loaded.policy)
+        except ValueError as error:
+            raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
+        self._options = Options.of(loaded, policy)
         self._watched = frozenset(
             name for each in settings if each["name"] == "watched" for name in each["value"]
         )
@@ -238,13 +241,6 @@ def _read_settings(documents: Sequence[Json]) -> Settings:
         return load_tree(Settings(), options=needed).settings
     except SettingsError as error:
         raise CannotPlan(f"the settings of the operator cannot be read here: {error}") from error
-
-
-def _read_policy(name: str) -> Policy:
-    try:
-        return read_live_policy(name)
-    except ValueError as error:
-        raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
 
 
 def _read_profiles(entries: Iterable[Entry]) -> dict[JobType, Profile]:

@@ -33,7 +33,9 @@ def sentence(job: Json, now: float) -> str:
         mirrored = f". Its status says: {status['message']}" if status.get("message") else ""
         return f"is managed by {manager}, so DLJob leaves it alone{mirrored}"
     if metadata.get("deletionTimestamp"):
-        return f"is cancelled{_lingering(status)}"
+        # Processes of the job are still ending there.
+        nodes = " and ".join(dict.fromkeys(pod["node"] for pod in status.get("pods", ())))
+        return f"is cancelled; on {nodes} its pod is ending" if nodes else "is cancelled"
     if not status.get("phase"):
         return _unseen(metadata, now)
     is_newer = metadata.get("generation", 0) > status.get("observedGeneration", 0)
@@ -118,12 +120,6 @@ def _training(status: Json) -> str:
 def _condition(status: Json, kind: str) -> Json:
     conditions = status.get("conditions", ())
     return next((each for each in conditions if each["type"] == kind), {})
-
-
-def _lingering(status: Json) -> str:
-    """Name the nodes on which processes of the job are still ending."""
-    nodes = dict.fromkeys(pod["node"] for pod in status.get("pods", ()))
-    return f"; on {' and '.join(nodes)} its pod is ending" if nodes else ""
 
 
 def _unseen(metadata: Json, now: float) -> str:
