@@ -108,7 +108,7 @@ VERBS = {
         "wait": Verb(
             "verbs.watching.wait", "Wait until jobs are in a phase, have a condition, or are gone."
         ),
-        "set": Verb("verbs.jobs.assign", "Change the GPUs and the priority of jobs."),
+        "set": Verb("verbs.jobs.steer:assign", "Change the GPUs and the priority of jobs."),
         "edit": Verb("verbs.jobs.edit", "Change a job in your editor."),
         "suspend": Verb(
             "verbs.jobs.steer:suspend", "Take all GPUs from jobs until they are resumed."

@@ -85,11 +85,17 @@ class Running:
         self._watch = PodWatch(lambda: self.controller.wake())  # noqa: PLW0108
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
-        self._insist_on_kind()
-        self._list_again(setup.nodes())
-        self._insist_on_nodes(setup.nodes())
+        try:
+            self._insist_on_kind()
+            self._relisting.adopt(self.registry, setup.nodes(), events=self.events)
+            self._insist_on_nodes(setup.nodes())
+        except StateError:
+            self._watch.close()
+            self.registry.close()
+            os.close(self._lock)
+            raise
         if setup.real_gpus is not None:
-            # Do this after `_list_again`, because adopted pods hold GPUs as well.
+            # Do this after the adoption, because adopted pods hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
         self._ends = EndWatch(setup.cloud)
         self.machine = Machine(
@@ -153,13 +159,6 @@ class Running:
             setup.dialing,
         )
 
-    def _list_again(self, nodes: tuple[Node, ...]) -> None:
-        try:
-            self._relisting.adopt(self.registry, nodes, events=self.events)
-        except StateError:
-            self._give_up()
-            raise
-
     def _insist_on_kind(self) -> None:
         """Refuse to start if a server of one user follows a server of all users that left jobs, or
         the reverse.
@@ -169,18 +168,12 @@ class Running:
         mark, shared = self.folders.root / "shared", self.setup.sharing is not None
         before = Folders(self.folders.root, shared=mark.exists())
         if mark.exists() != shared and (self.registry.entries or any(list_jobs(before))):
-            self._give_up()
             kind, option = ("of one user", "without") if shared else ("of all users", "with")
             raise StateError(
                 f"{self.folders.root}: has jobs of a server {kind}; start it {option} --system, or name"
                 " another folder with --state"
             )
         mark.touch() if shared else mark.unlink(missing_ok=True)
-
-    def _give_up(self) -> None:
-        self._watch.close()
-        self.registry.close()
-        os.close(self._lock)
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """Refuse to start while pods live on nodes that this start does not have.
@@ -195,7 +188,6 @@ class Running:
             if booking.node not in there and self.pods.lives(job, booking)
         )
         if strays:
-            self._give_up()
             raise StateError(
                 f"{self.folders.root}: jobs train on nodes that this start does not have"
                 f" ({', '.join(strays[:5])}); start it with the same --virtual-gpus or --cluster"
