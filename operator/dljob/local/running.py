@@ -34,7 +34,7 @@ from dljob.local.api.serving import Server
 from dljob.local.cloud.asking import EndWatch
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
-from dljob.local.gpus.occupancy import OwnUse
+from dljob.local.gpus.devices import OwnUse
 from dljob.local.jobs.relisting import Relisting
 from dljob.local.jobs.unlisted import list_jobs
 from dljob.local.machine import Machine
