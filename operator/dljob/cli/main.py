@@ -95,7 +95,6 @@ def _give_up_output() -> None:
 
 
 def _refuse(error: Told, prog: str) -> int:
-    """Print the problems of the user's input, one on each line."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code

@@ -234,7 +234,6 @@ class Frame:
         return header, lines, hidden
 
     def _reason(self, job: JobView) -> str:
-        """Return the reason, for a waiting job after its expected start."""
         if job.ahead is None:
             return job.message
         return f"starts {show_turn(job, self._facts.at)}; {job.message}"

@@ -174,7 +174,6 @@ def _read(answer: bytes) -> dict[str, Any]:
 
 
 def _judge(status: int, content: bytes) -> dict[str, Any]:
-    """Return an answer, or raise a refusal."""
     try:
         document: dict[str, Any] = json.loads(content)
     except ValueError as error:

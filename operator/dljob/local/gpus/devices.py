@@ -72,8 +72,7 @@ def find_foreign(
     exists: Callable[[int], bool] = is_there,
     describe: Callable[[int], str] = describe_process,
 ) -> dict[str, str]:
-    """Return what uses each GPU that others use, by UUID."""
-
+    """Return the foreign use of each GPU that others use, by UUID."""
     reasons = {}
     for uuid, usage in usages.items():
         why = find_users(

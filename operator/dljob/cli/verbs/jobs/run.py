@@ -10,6 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +282,11 @@ def _attend(backend: Backend, name: str) -> int:
         # Within the try, because the user may press Ctrl-C as soon as this is printed.
         say(f"{name} submitted; Ctrl-C asks whether to leave it running or to cancel it")
         _await_turn(backend, name)
-        _print_logs(backend, name)
+        printer = Printer(is_shown=sys.stdout.isatty())
+        with suppress(NotThere):
+            for line in backend.read_logs(name, LogQuery(follow=True)):
+                printer.print(line)
+                printer.flush()
         return _tell_end(backend, name)
     except KeyboardInterrupt:
         if sys.stdin.isatty() and _wants_to_cancel(name):
@@ -316,16 +321,6 @@ def _look(backend: Backend, name: str) -> JobView | None:
                 say(f"note: {error}; looking for {name} until it answers")
             told = True
             time.sleep(LOOK_S * backend.look_seconds)
-
-
-def _print_logs(backend: Backend, name: str) -> None:
-    printer = Printer(is_shown=sys.stdout.isatty())
-    try:
-        for line in backend.read_logs(name, LogQuery(follow=True)):
-            printer.print(line)
-            printer.flush()
-    except NotThere:
-        return
 
 
 def _tell_end(backend: Backend, name: str) -> int:

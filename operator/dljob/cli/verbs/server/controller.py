@@ -361,7 +361,6 @@ def write_unit(arguments: Sequence[str], *, program: str = "") -> str:
 
 
 def _quote(word: str) -> str:
-    """Quote a word for systemd."""
     escaped = "".join(SPECIAL.get(each, each) for each in word)
     is_plain = escaped and not any(each.isspace() or each in "\"'\\;" for each in word)
     return escaped if is_plain else f'"{escaped}"'
@@ -409,7 +408,6 @@ def insist_on_root() -> None:
 
 
 def _loaded_from() -> Iterator[Path]:
-    """Return the interpreter and every folder of modules."""
     yield Path(sys.executable)
     for package in (dljob.cli, dljob.local):
         yield Path(str(package.__file__))

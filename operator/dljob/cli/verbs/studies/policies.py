@@ -48,7 +48,11 @@ def command(output: str) -> None:
         click.echo(to_json([asdict(entry) for entry in entries]), nl=False)
     else:
         titles = ("policy", "what it does", "from", "needs to know", "options")
-        rows = [_list_cells(entry) for entry in entries]
+        rows = []
+        for entry in entries:
+            given = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
+            breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
+            rows.append((entry.name, entry.does + breaks, entry.paper, entry.needs, given))
         click.echo(printing.tabulate(titles, rows, words=5, shares=(None, 4, 2, 2, 2)), nl=False)
         refused = ", ".join(entry.name for entry in entries if entry.breaks)
         note = f" but {refused}, which breaks laws" if refused else ""
@@ -93,12 +97,6 @@ def _tabulate_fallbacks(entries: list[Entry]) -> str:
         *(f"  {letter}: {does}" for does, letter in letters.items()),
     ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _list_cells(entry: Entry) -> tuple[str, ...]:
-    options = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
-    breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
-    return (entry.name, entry.does + breaks, entry.paper, entry.needs, options)
 
 
 def _write(value: Any) -> str:

@@ -82,14 +82,14 @@ def list_gpus(
     holdings: Mapping[Ref, Holding],
     *,
     pool: Pool,
-    told: Mapping[str, Any] = MappingProxyType({}),
+    known: Mapping[str, Any] = MappingProxyType({}),
     sees_all_jobs: bool,
 ) -> list[Json]:
-    """List the GPUs of the pool by node; Read the facts of the operator from ``told``."""
+    """List the GPUs of the pool by node; ``known`` has the facts that the operator publishes."""
     free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
     return [
         _show_node(
-            node, holdings, pool=pool, free=free, told=told.get(node["metadata"]["name"], {})
+            node, holdings, pool=pool, free=free, known=known.get(node["metadata"]["name"], {})
         )
         for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
         if is_in_pool(node, pool)
@@ -102,7 +102,7 @@ def _show_node(
     *,
     pool: Pool,
     free: tuple[str, str],
-    told: Mapping[str, Any],
+    known: Mapping[str, Any],
 ) -> Json:
     node = describe_node(document, pool)
     away = "" if is_ready(document) else NOT_READY
@@ -113,12 +113,12 @@ def _show_node(
         holding = holdings.get((node.name, gpu.index))
         cordoned = "" if node.schedulable else "its node is cordoned"
         number = str(gpu.index)
-        because = away or gpu.unavailable_because or told.get("out", {}).get(number) or cordoned
+        because = away or gpu.unavailable_because or known.get("out", {}).get(number) or cordoned
         state, reason = ("unavailable", because) if because else free
         if holding is not None:
             state, reason = holding.state, because
         shown = _show_gpu(gpu.index, state, holding=holding, reason=reason)
-        uuid = told.get("uuids", {}).get(number)
+        uuid = known.get("uuids", {}).get(number)
         gpus.append({**shown, "uuid": uuid} if uuid else shown)
     return {"name": node.name, "gpuType": node.gpu_type, "gpus": gpus}
 

@@ -75,7 +75,6 @@ def events_by_job(jobs: Iterable[Json], found: Iterable[Json]) -> Mapping[str, l
 
 
 def _is_cut(job: Json) -> bool:
-    """Return true if the status has lost a job's first decisions."""
     history = job.get("status", {}).get("history", ())
     decided = [entry for entry in history if entry["kind"] != "wait" and entry["kind"] in STEPS]
     return bool(decided) and decided[0].get("generation", 1) > 1

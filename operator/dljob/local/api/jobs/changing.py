@@ -207,7 +207,6 @@ class JobsChanging:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether a folder is known to be empty."""
     try:
         return not any(folder.iterdir())
     except OSError:
