@@ -1,1 +1,1 @@
-"""The record of what happened in the formats of other programs: traces for Perfetto."""
+"""The record in the formats of other programs: traces for Perfetto."""
