@@ -201,7 +201,7 @@ def _describe_job(policy: str, job: JobRecord, *, traced: TracedJob) -> dict[str
 def write_records(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write all that happened, to one file for each policy."""
     # Not at the top, because most simulations are not recorded.
-    from dljob.client.exporting.files import write_file  # noqa: PLC0415
+    from dljob.client.exporting import write_file  # noqa: PLC0415
 
     for outcome in outcomes:
         assert outcome.happenings is not None

@@ -10,7 +10,7 @@ import click
 from dljob.cli.inputs.options import SINCE, STORE, with_place
 from dljob.cli.output.messages import say
 from dljob.cli.verbs.server.profiles import open_profiles
-from dljob.client.exporting.files import Format, render, write_file
+from dljob.client.exporting import Format, render, write_file
 from dljob.client.places import Place, opened
 from dljob.control.recording.composing import compose
 from dljob.core.recording.record import Header, Record, Source
