@@ -28,6 +28,8 @@ POLICIES: Final = "dljob.policies"
 """The entry points of policies; :mod:`dljob.known_policies` reads them."""
 PAGES: Final = "dljob.pages"
 """The entry points of pages: ``html`` and ``perfetto`` export a record, ``up`` takes the options of a page for a controller."""
+WORLDS: Final = "dljob.worlds"
+"""The entry points of the rules of published evaluations; :mod:`dljob.sim.scenarios` plays by them."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 

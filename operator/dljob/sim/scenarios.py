@@ -10,21 +10,23 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Final, Protocol
 
-from dljob.core.model import Cluster, Mechanism
+from dljob.core.model import Cluster, Mechanism, Node
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.profiles import JobType, Profile
-from dljob.sim import knowing, worlds
+from dljob.core.profiles import Costs, JobType, Profile
+from dljob.installed import WORLDS, load
+from dljob.sim import knowing
 from dljob.sim.beliefs import Beliefs, believe
 from dljob.sim.clusters import Machines, build_counted, build_packed
 from dljob.sim.engine import failures
 from dljob.sim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
 from dljob.sim.engine.settings import Setting
 from dljob.sim.inputs import shipped
+from dljob.sim.inputs.traces import Trace
 from dljob.sim.jobs import savings, workloads
 from dljob.sim.jobs.sampling import Sample, sample
 from dljob.sim.jobs.workloads import Workload
-from dljob.sim.worlds import WORLDS, Rules
 
 MINI_EPOCHS = "mini-epochs"
 NONE = "none"
@@ -32,6 +34,28 @@ NONE = "none"
 PERIOD_S = 15.0
 """The longest time between two decisions of a controller."""
 MARGINAL_UTILITY = "marginal-utility"
+
+LAB_WORLDS: Final = ("afs", "pollux", "sia")
+"""The worlds of dljob-lab, which a user may name where it is missing."""
+
+
+class Rules(Protocol):
+    """The rules of a world of an add-on; :class:`dljob_lab.worlds.Rules` explains each."""
+
+    @property
+    def machines(self) -> tuple[Machines, ...]: ...
+    @property
+    def costs(self) -> Costs: ...
+    def charging(self, seconds: float) -> "Rules": ...
+    def settle(self, setting: Setting) -> Setting: ...
+    def assign(self, trace: Trace, *, seed: int) -> Trace: ...
+    def adapt(self, workload: Workload, *, nodes: tuple[Node, ...], rigid: bool) -> Workload: ...
+
+
+def load_rules(world: str) -> Rules:
+    """Import the rules of a world; raises :class:`~dljob.installed.MissingExtra` without the add-on."""
+    rules: Rules = load(WORLDS, world, add_on="dljob-lab")
+    return rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +65,7 @@ class Scenario:
     trace: Path
     machines: tuple[Machines, ...]
     world: str | None = None
-    """By whose rules it is played (:mod:`dljob.sim.worlds`)."""
+    """The published evaluation by whose rules it is played (:mod:`dljob_lab.worlds`)."""
     counted: bool = False
     """True if GPUs are only counted, without nodes."""
     mechanism: Mechanism = Mechanism.IN_PLACE
@@ -78,8 +102,8 @@ class Scenario:
         """The rules of its world; a restart cost takes the place of all that it charges."""
         if self.world is None:
             return None
-        rules, cost = WORLDS[self.world], self.restart_cost_s
-        return rules if cost is None else replace(rules, costs=costs_of_change(cost), charges={})
+        rules, cost = load_rules(self.world), self.restart_cost_s
+        return rules if cost is None else rules.charging(cost)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -107,7 +131,7 @@ def build_setting(scenario: Scenario) -> Setting:
         # Speeds that are wrong are corrected as controllers correct them.
         learns=scenario.known == NONE or scenario.speed_error > 0.0,
     )
-    return setting if rules is None else worlds.settle(rules, setting)
+    return setting if rules is None else rules.settle(setting)
 
 
 def read_workload(scenario: Scenario, setting: Setting) -> Workload:
@@ -129,10 +153,10 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
-        assign=None if rules is None else partial(worlds.assign, rules, seed=seed),
+        assign=None if rules is None else partial(rules.assign, seed=seed),
     )
     if rules is not None:
-        workload = worlds.adapt(rules, workload, nodes=setting.nodes, rigid=rigid)
+        workload = rules.adapt(workload, nodes=setting.nodes, rigid=rigid)
     none, broken = scenario.no_checkpoint, scenario.broken_checkpoint
     workload = savings.draw(workload, none=none, broken=broken, seed=seed)
     part = Sample(window=scenario.window, load=scenario.load, seed=seed)

@@ -95,7 +95,7 @@ def read(
     many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
     more than ``largest`` is in the workload all the same: the world drops it, and says so. Costs
     in ``speeds`` are those of their types. ``assign`` may replace the requests
-    of a trace by others (:func:`dljob.sim.worlds.assign`).
+    of a trace by others (:meth:`dljob.sim.scenarios.Rules.assign`).
     """
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus

@@ -2,7 +2,7 @@
 When a simulated controller may decide, and how far it may let a job grow at once.
 
 :mod:`dljob.sim.engine.world` plays by these rules where a :class:`~dljob.sim.engine.settings.Setting` has them;
-:mod:`dljob.sim.worlds` says which published evaluation has which. A rule that policies must obey is put
+:mod:`dljob_lab.worlds` says which published evaluation has which. A rule that policies must obey is put
 into what they see, so that every policy obeys it without knowing of it.
 """
 
