@@ -1,7 +1,7 @@
 """
 The worlds of published evaluations, so that figures can be held next to others'.
 
-:mod:`dljob.sim.scenarios` finds the :class:`Rules` of one by the entry points ``dljob.worlds`` for
+:mod:`dljob.sim.scenarios` finds the :class:`Rules` of one by the entry points ``dljob.scenarios`` for
 ``dljob simulate --world NAME``, and the reproductions in :data:`WORLDS`. A world is not a workload:
 it gives the cluster on which the jobs of any trace are played, their speeds, the costs of changes,
 how often decisions are made, and the numbers of GPUs that a job may have. The rules become values

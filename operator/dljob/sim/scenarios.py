@@ -15,8 +15,7 @@ from typing import Final, Protocol
 from dljob.core.model import Cluster, Mechanism, Node
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.core.profiles import Costs, JobType, Profile
-from dljob.installed import WORLDS, load
-from dljob.sim import knowing
+from dljob.installed import load_scenario
 from dljob.sim.beliefs import Beliefs, believe
 from dljob.sim.clusters import Machines, build_counted, build_packed
 from dljob.sim.engine import failures
@@ -54,7 +53,7 @@ class Rules(Protocol):
 
 def load_rules(world: str) -> Rules:
     """Import the rules of a world; raises :class:`~dljob.installed.MissingExtra` without the add-on."""
-    rules: Rules = load(WORLDS, world, add_on="dljob-lab")
+    rules: Rules = load_scenario(world)
     return rules
 
 
@@ -91,7 +90,7 @@ class Scenario:
     sizes_known: bool = True
     known: str = "all"
     """
-    Which speeds policies know: all, those of ``mini-epochs`` (:mod:`dljob.sim.knowing`), or none but
+    Which speeds policies know: all, those of ``mini-epochs`` (:mod:`dljob_lab.knowing`), or none but
     what jobs show in the course of the run (:mod:`dljob.sim.engine.learning`).
     """
     predictor: str = "own"
@@ -168,13 +167,13 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     )
     workload = sample(workload, cluster, wanted=part)
     if scenario.known == MINI_EPOCHS:
-        workload = knowing.know_by_mini_epochs(workload)
+        workload = load_scenario(MINI_EPOCHS).know_by_mini_epochs(workload)
     if scenario.known == NONE:
         workload = replace(workload, known={})
     # Speeds that were measured are wrong before anything is concluded from them.
     workload = believe(workload, beliefs)
     if scenario.predictor == MARGINAL_UTILITY:
-        workload = knowing.believe_marginal_utility(workload)
+        workload = load_scenario(MARGINAL_UTILITY)(workload)
     return workload
 
 
@@ -182,5 +181,6 @@ def charge_trials(scenario: Scenario, setting: Setting, *, workload: Workload) -
     """Charge every job for the mini-epochs that it trains first."""
     if scenario.known != MINI_EPOCHS:
         return setting
-    trials = knowing.price_mini_epochs(workload, setting.costs, mechanism=setting.mechanism)
+    price = load_scenario(MINI_EPOCHS).price_mini_epochs
+    trials = price(workload, setting.costs, mechanism=setting.mechanism)
     return replace(setting, trials=trials)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dljob.core.profiles import JobType, Profile, Speed
-from dljob.sim.inputs import rubick
+from dljob.installed import load_scenario
 from dljob.sim.inputs.shipped import (
     StepTimes,
     find_folder,
@@ -24,7 +24,6 @@ from dljob.sim.inputs.shipped import (
     load_speeds,
     load_step_times,
 )
-from dljob.sim.inputs.shockwave import Lengths
 from dljob.sim.inputs.tables import Table
 from dljob.sim.inputs.traces import Kind, Request
 from dljob.sim.jobs.curves import Curve, Ground, Pool, lay_out
@@ -358,8 +357,9 @@ def make_scaler(kind: Kind, own: Profiles, *, ground: Ground, seed: int, rigid: 
         pool = Pool(own or load_standard_curves(), ground)
         return Drawn(pool, ground, seed=seed, rigid=rigid)
     if kind is Kind.SHOCKWAVE:
-        return AsRequested(ground, Lengths().measure)
+        return AsRequested(ground, load_scenario("shockwave")().measure)
     if kind is Kind.RUBICK:
+        rubick = load_scenario("rubick")
         find = partial(find_measured, {**rubick.load_rubick(), **own})
         choose = rubick.choose_counts
         return Measured(find, identify_by_batch, ground=ground, rigid=rigid, choose=choose)
