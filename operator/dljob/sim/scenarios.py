@@ -7,25 +7,28 @@ it plays; it can be sent to another process. :func:`build_setting`, :func:`read_
 """
 
 import math
+import random
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from dljob.core.model import Cluster, Mechanism, Node
+from dljob.core.model import Cluster, Mechanism, Node, NodeName
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.installed import load_scenario
 from dljob.sim.beliefs import Beliefs, believe
 from dljob.sim.clusters import Machines, build_counted, build_packed
-from dljob.sim.engine import failures
 from dljob.sim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
-from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.settings import Outage, Setting
 from dljob.sim.inputs import shipped
+from dljob.sim.inputs.tables import Table
 from dljob.sim.inputs.traces import Trace
-from dljob.sim.jobs import savings, workloads
+from dljob.sim.jobs import workloads
+from dljob.sim.jobs.checkpointing import Kind
 from dljob.sim.jobs.sampling import Sample, sample
-from dljob.sim.jobs.workloads import Workload
+from dljob.sim.jobs.workloads import TracedJob, Workload
 
 MINI_EPOCHS = "mini-epochs"
 NONE = "none"
@@ -124,13 +127,48 @@ def build_setting(scenario: Scenario) -> Setting:
         costs=usual if rules is None else rules.costs,
         seed=scenario.seed,
         period_s=min(scenario.period_s, PERIOD_S) if scenario.known == NONE else scenario.period_s,
-        outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
+        outages=read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
         trial_s=scenario.trial_s,
         # Speeds that are wrong are corrected as controllers correct them.
         learns=scenario.known == NONE or scenario.speed_error > 0.0,
     )
     return setting if rules is None else rules.settle(setting)
+
+
+def read_failures(path: Path, nodes: Collection[NodeName]) -> tuple[Outage, ...]:
+    """Read nodes that fail and come back: CSV with ``time_s,node,event``, where the event is ``lost`` or ``back``."""
+    table = Table.read(path, required=("time_s", "node", "event"))
+    outages: list[Outage] = []
+    lost: dict[NodeName, Outage] = {}
+    rows = [(row.seconds("time_s"), row) for row in table]
+    for time, row in sorted(rows, key=lambda each: each[0]):
+        node, event = NodeName(row.name("node")), row.text("event")
+        if node not in nodes:
+            raise row.error(
+                f"the cluster has no node {str(node)!r}",
+                field="node",
+                remedy=f"its nodes are {min(nodes)} to {max(nodes)}",
+            )
+        if event not in ("lost", "back"):
+            raise row.error(f"{event!r} is no event", field="event", remedy="write lost or back")
+        if event == "lost" and node in lost:
+            raise row.error(
+                f"{node} is lost already, since {lost[node].lost_at:g} s",
+                field="event",
+                remedy="add the row that says when it came back",
+            )
+        if event == "back" and node not in lost:
+            raise row.error(
+                f"{node} comes back but was not lost before",
+                field="event",
+                remedy="add the row that says when it was lost",
+            )
+        if event == "lost":
+            lost[node] = Outage(node, time)
+        else:
+            outages.append(replace(lost.pop(node), back_at=time))
+    return tuple(sorted((*outages, *lost.values()), key=lambda each: each.lost_at))
 
 
 def read_workload(scenario: Scenario, setting: Setting) -> Workload:
@@ -157,7 +195,7 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     if rules is not None:
         workload = rules.adapt(workload, nodes=setting.nodes, rigid=rigid)
     none, broken = scenario.no_checkpoint, scenario.broken_checkpoint
-    workload = savings.draw(workload, none=none, broken=broken, seed=seed)
+    workload = draw_checkpoints(workload, none=none, broken=broken, seed=seed)
     part = Sample(window=scenario.window, load=scenario.load, seed=seed)
     beliefs = Beliefs(
         speed_error=scenario.speed_error,
@@ -184,3 +222,21 @@ def charge_trials(scenario: Scenario, setting: Setting, *, workload: Workload) -
     price = load_scenario(MINI_EPOCHS).price_mini_epochs
     trials = price(workload, setting.costs, mechanism=setting.mechanism)
     return replace(setting, trials=trials)
+
+
+def draw_checkpoints(workload: Workload, *, none: float, broken: float, seed: int) -> Workload:
+    """Let such shares of the jobs have no checkpoint, or a broken one, by lot."""
+    if not none and not broken:
+        return workload
+    jobs = list(workload.jobs)
+    for place, traced in enumerate(jobs):
+        # By the job's name, so that a part of a trace has the same jobs without one as the whole.
+        lot = random.Random(f"{seed}/checkpoint/{traced.job.id}").random()
+        if lot < none + broken:
+            jobs[place] = with_checkpoint(traced, Kind.NONE if lot < none else Kind.BROKEN)
+    return replace(workload, jobs=tuple(jobs))
+
+
+def with_checkpoint(traced: TracedJob, kind: Kind) -> TracedJob:
+    """Show a job with a checkpoint of this kind."""
+    return replace(traced, saves=kind == Kind.GOOD, declares=kind != Kind.NONE)

@@ -5,6 +5,7 @@ The other parts of :mod:`dljob.sim.engine` change the state of a job here and no
 its iterations and its place in the queue are counted once for every kind of change.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +15,6 @@ from dljob.core.queues import Queue
 from dljob.sim import beliefs
 from dljob.sim.engine.kernel import Kernel
 from dljob.sim.engine.learning import Learner
-from dljob.sim.engine.rosters import Roster
 from dljob.sim.engine.runs import Run
 from dljob.sim.engine.truth import Truth
 from dljob.sim.results.recording import Recorder
@@ -37,11 +37,6 @@ class Journal:
         self.log(run, Happening.SUBMITTED, gpus=job.gpus.requested)
         if self._recorder is not None:
             self._recorder.note_submission(self._kernel.now, job)
-
-    def note_dropped(self, job: JobId) -> None:
-        """Note that a job can never run."""
-        self.record.dropped.append(job)
-        self.record.log.append(Entry(self._kernel.now, job, Happening.DROPPED))
 
     def note_state(self, run: Run) -> None:
         if self._recorder is not None:
@@ -97,6 +92,37 @@ class Journal:
             self._recorder.note_start(self._kernel.now, run.state.id)
 
 
+class Roster:
+    """The states of some jobs, always sorted by their order of arrival; a change costs a binary search."""
+
+    __slots__ = ("_orders", "_states")
+
+    def __init__(self) -> None:
+        self._orders: list[int] = []
+        self._states: list[JobState] = []
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def put(self, state: JobState) -> None:
+        """Add the job, or put its new state in the place of the old one."""
+        place = bisect_left(self._orders, state.order)
+        if place < len(self._orders) and self._orders[place] == state.order:
+            self._states[place] = state
+        else:
+            self._orders.insert(place, state.order)
+            self._states.insert(place, state)
+
+    def drop(self, state: JobState) -> None:
+        place = bisect_left(self._orders, state.order)
+        del self._orders[place]
+        del self._states[place]
+
+    def states(self) -> tuple[JobState, ...]:
+        """All of them, the oldest first."""
+        return tuple(self._states)
+
+
 class Books:
     """One a world."""
 
@@ -125,7 +151,8 @@ class Books:
     def drop(self, job: JobId) -> None:
         """Leave out a job that can never run."""
         self.done += 1
-        self.journal.note_dropped(job)
+        self.journal.record.dropped.append(job)
+        self.journal.record.log.append(Entry(self._kernel.now, job, Happening.DROPPED))
 
     def add(self, run: Run) -> None:
         """A job arrives."""

@@ -14,6 +14,7 @@ from dljob.sim.engine.kernel import Kernel, Order
 from dljob.sim.engine.runs import Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.truth import Truth
+from dljob_wire.messages import Saving, Trial
 
 
 class Checkpoints:
@@ -78,7 +79,8 @@ class Checkpoints:
         if run.traced.saves:
             run.safe_iterations = max(run.safe_iterations, holds)
             if self._books.learner is not None:
-                self._books.learner.trial_ends(run, seconds)
+                trial = Trial(1, Saving.CONFIRMED, seconds=seconds)
+                self._books.learner.note_trial(run, trial)
             self._books.note(run, unsaved_from=None)
             self._rounds.ask()
         else:

@@ -143,14 +143,9 @@ class Learner:
             self._rounds.ask()
         self._hear(run)
 
-    def trial_begins(self, run: Run) -> None:
-        """It stands still, because its checkpoint is tried."""
-        self._seen[run.traced.job.id].trial = Trial(1)
-        self._hear(run)
-
-    def trial_ends(self, run: Run, seconds: float) -> None:
-        """Its checkpoint was tried while it trained, and confirmed."""
-        self._seen[run.traced.job.id].trial = Trial(1, Saving.CONFIRMED, seconds=seconds)
+    def note_trial(self, run: Run, trial: Trial) -> None:
+        """The trial of its checkpoint begins, for which it may stand still, or is confirmed."""
+        self._seen[run.traced.job.id].trial = trial
         self._hear(run)
 
     # --- what decisions see

@@ -1,8 +1,7 @@
 """
 The course of a job in the world while its process starts, trains and halts.
 
-:mod:`dljob.sim.engine.controlling.coordinator` reports each of these (:class:`~dljob.sim.engine.controlling.coordinator.Listener`). From them
-follow how fast the job trains, when it will be complete, whether its checkpoint works, and what is lost when
+:mod:`dljob.sim.engine.controlling.coordinator` reports each of these. From them follow how fast the job trains, when it will be complete, whether its checkpoint works, and what is lost when
 it does not.
 """
 
@@ -20,6 +19,7 @@ from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.truth import Forecasts, Truth
 from dljob.sim.errors import BadInput
 from dljob.sim.results.records import Happening
+from dljob_wire.messages import Trial
 
 
 class Ends(NamedTuple):
@@ -133,7 +133,7 @@ class Training:
             run.is_saving = True
             self._change_speed(run)
             if self._learner is not None:
-                self._learner.trial_begins(run)
+                self._learner.note_trial(run, Trial(1))
             event = partial(self._go_on, run, stamp)
             self._kernel.at(self._kernel.now + seconds, Order.CHANGE, event=event)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from dljob.core import cycle
 from dljob.core.contract import Policy
-from dljob.core.model import Cluster, JobState, Snapshot
+from dljob.core.model import Cluster, JobState, NodeName, Snapshot
 from dljob.core.placement import largest
 from dljob.core.primitives.backoff import wait_after
 from dljob.core.profiles import Costs
@@ -23,8 +23,7 @@ from dljob.sim.engine.controlling.rounds import Rounds
 from dljob.sim.engine.controlling.steps import Steps
 from dljob.sim.engine.kernel import Kernel, Order
 from dljob.sim.engine.learning import Learner
-from dljob.sim.engine.nodes import Nodes
-from dljob.sim.engine.runs import Run
+from dljob.sim.engine.runs import Activity, Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.training import Ends, Training
 from dljob.sim.engine.truth import Forecasts, Truth
@@ -43,6 +42,69 @@ the jobs that are left will never run.
 
 RETRY_S, LONGEST_RETRY_S, KEEP_S = 10.0, 300.0, 20.0
 """The pauses after crashes, and through which a job keeps its GPUs: the defaults of controllers."""
+
+
+class Nodes:
+    """The nodes of a world: which of them are alive, and the consequences when one fails or comes back."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        books: Books,
+        *,
+        rounds: Rounds,
+        checkpoints: Checkpoints,
+        training: Training,
+        coordinator: Coordinator,
+        steps: Steps,
+    ) -> None:
+        self.whole = Cluster(setting.nodes)
+        """The cluster without failures."""
+        self.cluster = self.whole
+        """The nodes that are alive."""
+        self._all = {node.name: node for node in setting.nodes}
+        self._alive = dict(self._all)
+        self._books = books
+        self._rounds = rounds
+        self._checkpoints = checkpoints
+        self._training = training
+        self._coordinator = coordinator
+        self._steps = steps
+
+    def lose(self, name: NodeName) -> None:
+        """A node fails, and with it the processes and pods on it."""
+        if name not in self._alive:
+            return
+        del self._alive[name]
+        self.cluster = Cluster(self._alive.values())
+        self._books.journal.note_node(name, reason="the node was lost")
+        concerned = [run for run in self._books.runs.values() if not run.finished or run.holds]
+        # All targets change before any run moves, so that none starts on the node that is gone.
+        broken = [run for run in concerned if self._break_down(run, name)]
+        for run in broken:
+            self._coordinator.kill(run)
+        self._coordinator.settle()
+        self._rounds.ask()
+
+    def _break_down(self, run: Run, node: NodeName) -> bool:
+        """Take a dead node from the run; return whether its process dies with it."""
+        dies = run.works and run.serving is not None and node in run.serving.nodes
+        if dies and run.activity is Activity.TRAINING:
+            self._checkpoints.fall_back(run)
+            self._training.training_halts(run, saves=False)
+        self._coordinator.lose_node(run, node)
+        if run.target is not None and node in run.target.nodes:
+            self._steps.take_all(run, Happening.LOST)
+        return dies
+
+    def regain(self, name: NodeName) -> None:
+        """A node that failed is back."""
+        if name in self._alive:
+            return
+        self._alive[name] = self._all[name]
+        self.cluster = Cluster(self._alive.values())
+        self._books.journal.note_node(name)
+        self._rounds.ask()
 
 
 class World:
@@ -178,7 +240,7 @@ class World:
             truth=self._truth,
             forecasts=self._forecasts,
         )
-        # Judged by what was asked for, so that every policy is given the same jobs.
+        # Judged by the request, so that every policy is given the same jobs.
         if run.record.requested > largest.largest_possible(run.state, self._nodes.whole):
             self._books.drop(traced.job.id)
             return
@@ -239,7 +301,8 @@ def _update_forecasts(books: Books, forecasts: Forecasts, *, now: float) -> None
         # No policy believes that a job is done which trains on.
         for state in books.running.states():
             run = books.runs[state.job.id]
-            if forecasts.is_overdue(run, now):
+            is_overdue = run.state.iterations_at(now) >= run.state.iterations_total
+            if run.traced.believed is not None and is_overdue:
                 books.note(run)
 
 

@@ -9,7 +9,7 @@ Job types bear the names of their source (``ResNet-18``, ``imagenet``) and name 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -287,13 +287,9 @@ def _read_pollux(folder: Path) -> Speeds:
     return {
         JobType(application, "", batch): times.speeds_at(batch)
         for application, times in load_step_times(folder).items()
-        for batch in _doublings(SMALLEST_BATCH[application])
+        for exponent in range(BATCH_DOUBLINGS + 2)
+        for batch in [SMALLEST_BATCH[application] << exponent]
     }
-
-
-def _doublings(smallest: int) -> Iterator[int]:
-    for exponent in range(BATCH_DOUBLINGS + 2):
-        yield smallest << exponent
 
 
 # --- Chronus: what spreading over nodes costs ---------------------------------------------

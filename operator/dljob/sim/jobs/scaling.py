@@ -112,7 +112,7 @@ class Drawn:
     the seed and the name of the job only: every policy plays the same jobs. The speed on the
     requested GPUs, packed, is one iteration a second, and the iterations are the duration; that
     is the same as the iterations being the duration times the measured speed there. Where the
-    trace tells the iterations too, the speed there is the one that they and the duration give.
+    trace has the iterations too, the speed there is the one that they and the duration give.
     """
 
     rule = "each job the powers of two up to where its curve stops rising, and its request"
@@ -135,17 +135,14 @@ class Drawn:
         curve = self._pool.draw(request.gpus, f"{self._seed}/{request.id}")
         if not self._rigid:
             self._beyond += self._pool.furthest < request.gpus <= self._ground.largest
-        kind = self._type_of(curve, request)
+        kind = curve.type._replace(model=f"{curve.type.model}@{request.gpus}")
+        if request.iterations:
+            # Its iterations a second concern this job alone.
+            kind = JobType(request.model, f"job {request.id}")
         options = self._options(curve, request)
         self._drawn.setdefault(kind, (curve, request, options))
         work = request.iterations or request.duration
         return Scaling(kind, options, work, curve=str(curve.type), is_drawn=True)
-
-    def _type_of(self, curve: Curve, request: Request) -> JobType:
-        if request.iterations:
-            # Its iterations a second concern this job alone.
-            return JobType(request.model, f"job {request.id}")
-        return curve.type._replace(model=f"{curve.type.model}@{request.gpus}")
 
     def _options(self, curve: Curve, request: Request) -> tuple[int, ...]:
         if self._rigid or request.gpus > self._ground.largest:
@@ -179,7 +176,7 @@ class Drawn:
 
 
 class Measured:
-    """Jobs of models that were measured: on the numbers of GPUs that ``choose`` makes of that."""
+    """Jobs of models that were measured: on the numbers of GPUs that ``choose`` gives, or else all measured ones."""
 
     rule = "each job those on which its model was measured, and its request"
 
@@ -196,7 +193,7 @@ class Measured:
         self._identify = identify
         self._ground = ground
         self._rigid = rigid
-        self._choose = choose or choose_measured
+        self._choose = choose
         self._curves: dict[JobType, Curve] = {}
         self._counts: dict[JobType, set[int]] = {}
 
@@ -212,7 +209,11 @@ class Measured:
     def _options(self, curve: Curve, request: Request) -> tuple[int, ...]:
         if self._rigid or request.gpus > self._ground.largest:
             return (request.gpus,)
-        return self._choose(curve, request, self._ground)
+        if self._choose is not None:
+            return self._choose(curve, request, self._ground)
+        counts = curve.counts(curve.standard_type(self._ground))
+        within = {count for count in counts if count <= self._ground.largest}
+        return tuple(sorted(within | {request.gpus}))
 
     def profiles(self) -> Profiles:
         return {
@@ -222,13 +223,6 @@ class Measured:
 
     def notes(self) -> Iterator[str]:
         yield from ()
-
-
-def choose_measured(curve: Curve, request: Request, ground: Ground) -> tuple[int, ...]:
-    """All numbers of GPUs on which the model was measured, and the one that is asked for."""
-    counts = curve.counts(curve.standard_type(ground))
-    within = {count for count in counts if count <= ground.largest}
-    return tuple(sorted(within | {request.gpus}))
 
 
 def find_measured(table: Profiles, request: Request, kind: JobType) -> Profile:

@@ -70,7 +70,7 @@ STYLE: dict[Any, Any] = {
 }
 
 COLOURS = ("#0072b2", "#d55e00", "#000000", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""The colours of Okabe and Ito, which colour-blind people can tell apart as well."""
+"""The colours of Okabe and Ito, which colour-blind people distinguish as well."""
 
 DASHES: tuple[Any, ...] = (
     "-",
@@ -160,7 +160,9 @@ def draw_gpus(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
         axes.set_ylim(0, run.record.gpus * 1.1)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_title(run.label)
-        use = _describe_use(run.record, look)
+        begin, end = _begin_and_end(run.record)
+        share = run.record.sums.used / (run.record.gpus * (end - begin)) if end > begin else 0.0
+        use = f"{share:.1%} of {run.record.gpus:,} GPUs{'' if look.is_narrow else ' on average'}"
         axes.set_title(use, loc="right", weight="normal", size=look.note_size)
         clock.label(axes)
     figure.supylabel("GPUs held", fontsize=mpl.rcParams["font.size"])
@@ -272,13 +274,6 @@ def _begin_and_end(record: Record) -> tuple[float, float]:
     ends = [job.completed_at for job in record.completed if job.completed_at is not None]
     # A job that never ends is drawn up to the last event.
     return begin, record.ended_at if record.unfinished or not ends else max(ends)
-
-
-def _describe_use(record: Record, look: Look) -> str:
-    begin, end = _begin_and_end(record)
-    share = record.sums.used / (record.gpus * (end - begin)) if end > begin else 0.0
-    whole = f"{share:.1%} of {record.gpus:,} GPUs"
-    return whole if look.is_narrow else f"{whole} on average"
 
 
 # --- looks --------------------------------------------------------------------------------
