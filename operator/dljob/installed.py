@@ -27,7 +27,7 @@ COMMANDS: Final = "dljob.commands"
 POLICIES: Final = "dljob.policies"
 """The entry points of policies; :mod:`dljob.known_policies` reads them."""
 PAGES: Final = "dljob.pages"
-"""The entry points of pages: ``html`` and ``perfetto`` export a record, ``up`` takes the options of a page for a controller."""
+"""The entry points of pages: ``html`` and ``perfetto`` export a record, ``plots`` draws simulations, ``up`` takes a controller's options."""
 SCENARIOS: Final = "dljob.scenarios"
 """The entry points of the suppositions of papers about a simulation: worlds, knowledge and formats of traces."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")

@@ -1,8 +1,8 @@
 """
 Pictures of runs, as one would put them into a paper.
 
-The command calls it with records that :mod:`dljob.sim.simulating` made. Every function returns a
-figure, and :func:`render` turns one into the bytes of a file: the same bytes for the same figure,
+``dljob simulate --plot`` finds :func:`draw_runs` and :func:`write_pictures` by the entry points ``dljob.pages``, with
+records that :mod:`dljob.sim.simulating` made. Every drawing function returns a figure, and :func:`render` turns one into the bytes of a file: the same bytes for the same figure,
 with neither date nor random names in them. Nothing here touches ``pyplot``, whose figures and
 styles would be shared with the whole process.
 
@@ -15,6 +15,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
@@ -24,7 +25,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dljob.sim.results.axes import (
+from dljob.cli.output.messages import say
+from dljob.sim.results import writing
+from dljob.sim.results.looks import PAGE, USUAL, Format, Look
+from dljob.sim.results.records import Happening, Record
+from dljob_lab.axes import (
     SECONDS,
     Levels,
     choose_unit,
@@ -35,8 +40,6 @@ from dljob.sim.results.axes import (
     thin,
     use_times,
 )
-from dljob.sim.results.looks import PAGE, Format, Look
-from dljob.sim.results.records import Happening, Record
 
 WIDTH = PAGE.width
 """Inches: the width of a page between its margins."""
@@ -127,6 +130,17 @@ def render(figure: Figure, form: Format) -> bytes:
     with mpl.rc_context(STYLE):
         figure.savefig(file, format=form, metadata=metadata)
     return file.getvalue()
+
+
+def write_pictures(
+    folder: Path, figures: Mapping[str, Figure], *, forms: Sequence[Format] = USUAL
+) -> None:
+    """Write all of them, each whole or not at all."""
+    for name, figure in figures.items():
+        for form in forms:
+            writing.write_bytes(folder / f"{name}.{form}", render(figure, form))
+    count = len(figures) * len(forms)
+    say(f"{count} pictures are in {folder}/" if count else "there is nothing to draw")
 
 
 # --- the pictures -------------------------------------------------------------------------
