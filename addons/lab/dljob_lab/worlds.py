@@ -71,7 +71,7 @@ class Rules:
     """True if two jobs that are each on several nodes may be on one of them together."""
 
     def charging(self, seconds: float) -> "Rules":
-        """Let each start and change cost so much, in place of all that this world charges."""
+        """Charge ``seconds`` for each start and change, in place of the costs and charges of this world."""
         return replace(self, costs=costs_of_change(seconds), charges={})
 
     def settle(self, setting: Setting) -> Setting:

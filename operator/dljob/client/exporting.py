@@ -28,10 +28,6 @@ ENDINGS: Mapping[str, Format] = {
 """Formats by the ending of a file; all other endings mean JSON lines."""
 
 
-def format_of(path: Path) -> Format:
-    return ENDINGS.get(path.suffix, Format.JSONL)
-
-
 def render(record: Record, form: Format) -> bytes:
     """Write a record in a format."""
     if form is Format.JSONL:
@@ -42,4 +38,4 @@ def render(record: Record, form: Format) -> bytes:
 
 def write_file(path: Path, record: Record, *, form: Format | None = None) -> None:
     """Write a record to a file, whole or not at all."""
-    writing.write_bytes(path, render(record, form or format_of(path)))
+    writing.write_bytes(path, render(record, form or ENDINGS.get(path.suffix, Format.JSONL)))

@@ -104,9 +104,6 @@ class Learner:
             return
         self._report_later(run)
 
-    def training_halts(self, run: Run) -> None:
-        self.observe(run)
-
     def process_gone(self, run: Run, *, costs: Costs, saved: bool) -> None:
         """Nothing of its processes is left: how long it took to end them is known."""
         seen = self._seen.get(run.traced.job.id)

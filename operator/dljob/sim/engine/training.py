@@ -194,7 +194,7 @@ class Training:
         if run.finished:
             return
         if self._learner is not None:
-            self._learner.training_halts(run)
+            self._learner.observe(run)
         if run.state.placement is not None:
             run.idle_since = now
         run.pace, run.has_saved = run.full_speed, saves

@@ -2,8 +2,8 @@
 On how many GPUs the jobs of a trace can run, how fast, and how long they train in all.
 
 Called by :mod:`dljob.sim.jobs.workloads` with the requests of a trace, one after the other, and at the end
-for the profiles that they need. There is one :class:`Scaler` for what a trace knows of its jobs:
-nothing but a duration, or a model whose speed was measured. All of them leave a job that asks for
+for the profiles that they need. There is one :class:`Scaler` for traces that know nothing
+but durations, and one for traces with models whose speeds were measured. All of them leave a job that asks for
 more GPUs than the cluster has as it is: it can run on no fewer, so that every policy drops the
 same jobs and their figures can be compared.
 """
