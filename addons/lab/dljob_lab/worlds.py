@@ -43,8 +43,8 @@ from dljob.sim.engine.settings import Setting
 from dljob.sim.inputs.shipped import load_shipped
 from dljob.sim.inputs.traces import Kind, Request, Trace
 from dljob.sim.jobs.curves import Curve
-from dljob.sim.jobs.scaling import PolluxApplications
 from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_lab.pollux_traces import PolluxApplications
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,23 +8,18 @@ more GPUs than the cluster has as it is: it can run on no fewer, so that every p
 same jobs and their figures can be compared.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.installed import load_scenario
 from dljob.sim.inputs.shipped import (
-    StepTimes,
     find_folder,
     load_shipped,
     load_speeds,
-    load_step_times,
 )
-from dljob.sim.inputs.tables import Table
 from dljob.sim.inputs.traces import Kind, Request
 from dljob.sim.jobs.curves import Curve, Ground, Pool, lay_out
 from dljob_wire.messages import Shape
@@ -266,75 +261,6 @@ def identify_gavel(request: Request) -> tuple[JobType, float]:
     return JobType(parts["model"], "", batch), request.iterations / request.gpus
 
 
-class PolluxApplications:
-    """
-    Pollux's applications: speeds from measured step times, work from measured trainings.
-
-    A workload says with which global batch a job trains. Speeds follow at any number of GPUs
-    that was measured and leaves each of them no smaller a part of the batch than was measured.
-    """
-
-    def __init__(self, table: Profiles) -> None:
-        self._table = table
-        self._times: Mapping[str, StepTimes] = load_step_times()
-        self._iterations = _load_iterations(find_folder() / "pollux_iterations.csv")
-
-    def find(self, request: Request, kind: JobType) -> Profile:
-        """The speeds at the batch of this job."""
-        return self.profile_at(kind) or find_measured(self._table, request, kind)
-
-    def profile_at(self, kind: JobType) -> Profile | None:
-        """The speeds at a batch, unless it is too small or the application unknown."""
-        times = self._times.get(kind.model)
-        if kind in self._table or times is None:
-            return self._table.get(kind)
-        speeds = times.speeds_at(kind.batch_size)
-        return Profile(kind, speeds) if speeds else None
-
-    def batches_of(self, model: str) -> Mapping[int, float]:
-        """The batches with which the application was trained, with the iterations of each."""
-        return self._iterations.get(model, {})
-
-    def identify(self, request: Request) -> tuple[JobType, float]:
-        """The type of this job, and when its training is complete."""
-        measured = self._iterations.get(request.model)
-        if measured is None:
-            raise request.row.error(
-                f"how long {request.model!r} trains was never measured",
-                field="application",
-                remedy=f"take one of {', '.join(self._iterations)}",
-            )
-        iterations = _between(measured, request.batch_size)
-        if iterations is None:
-            raise request.row.error(
-                f"{request.model} was not trained with a batch of {request.batch_size}",
-                field="batch_size",
-                remedy=f"take one from {min(measured)} to {max(measured)}",
-            )
-        return JobType(request.model, "", request.batch_size), iterations
-
-
-def _load_iterations(path: Path) -> Mapping[str, Mapping[int, float]]:
-    columns = ("application", "global_batch_size", "epochs", "iterations")
-    iterations: dict[str, dict[int, float]] = {}
-    for row in Table.read(path, required=columns):
-        batch = row.whole("global_batch_size", least=1)
-        iterations.setdefault(row.name("application"), {})[batch] = row.positive("iterations")
-    return iterations
-
-
-def _between(measured: Mapping[int, float], batch: int) -> float | None:
-    """Interpolate, straight on logarithmic scales, between the nearest batches measured."""
-    lower = max((each for each in measured if each <= batch), default=None)
-    upper = min((each for each in measured if each >= batch), default=None)
-    if lower is None or upper is None:
-        return None
-    if lower == upper:
-        return measured[lower]
-    share = math.log(batch / lower) / math.log(upper / lower)
-    return float(measured[lower] * (measured[upper] / measured[lower]) ** share)
-
-
 # --- which rule for which trace -----------------------------------------------------------
 
 
@@ -359,7 +285,7 @@ def make_scaler(kind: Kind, own: Profiles, *, ground: Ground, seed: int, rigid: 
         return Measured(find, identify_by_batch, ground=ground, rigid=rigid, choose=choose)
     table = {**load_shipped(), **own}
     if kind is Kind.POLLUX:
-        applications = PolluxApplications(table)
+        applications = load_scenario("pollux-applications")(table)
         return Measured(applications.find, applications.identify, ground=ground, rigid=rigid)
     identify = identify_gavel if kind is Kind.GAVEL else identify_by_batch
     return Measured(partial(find_measured, table), identify, ground=ground, rigid=rigid)
