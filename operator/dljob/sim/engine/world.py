@@ -21,7 +21,7 @@ from dljob.sim.engine.books import Books, Journal
 from dljob.sim.engine.checkpoints import Checkpoints
 from dljob.sim.engine.controlling.coordinator import Coordinator
 from dljob.sim.engine.controlling.rounds import Rounds
-from dljob.sim.engine.kernel import Kernel, Order
+from dljob.sim.engine.event_queue import EventQueue, Order
 from dljob.sim.engine.learning import Learner
 from dljob.sim.engine.runs import Activity, Run
 from dljob.sim.engine.settings import Setting
@@ -51,10 +51,8 @@ class Steps:
     :mod:`dljob.sim.engine.controlling.coordinator` brings the run to its target.
     """
 
-    def __init__(
-        self, kernel: Kernel[Callable[[], None]], books: Books, *, coordinator: Coordinator
-    ) -> None:
-        self._kernel = kernel
+    def __init__(self, queue: EventQueue, books: Books, *, coordinator: Coordinator) -> None:
+        self._queue = queue
         self._books = books
         self._coordinator = coordinator
 
@@ -73,7 +71,7 @@ class Steps:
         self._coordinator.settle()
 
     def _start(self, run: Run, step: Start) -> None:
-        now = self._kernel.now
+        now = self._queue.now
         self._books.end_waiting(run)
         if run.record.started_at is None:
             run.record.started_at = now
@@ -212,13 +210,13 @@ class World:
         self._setting = setting
         self._policy = policy
         self._watch = watch  # Called with (jobs done, jobs in all) for a progress bar.
-        self._kernel: Kernel[Callable[[], None]] = Kernel()
+        self._queue: EventQueue = EventQueue()
         self._policy_state: object = None
-        self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
+        self._rounds = Rounds(self._queue, round_s=setting.round_s, period_s=setting.period_s)
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
         self._learner = (
-            Learner(self._kernel, self._rounds, profiles=workload.known) if setting.learns else None
+            Learner(self._queue, self._rounds, profiles=workload.known) if setting.learns else None
         )
         record = Record(
             workload=workload.name,
@@ -227,13 +225,13 @@ class World:
             seed=setting.seed,
             gpus=Cluster(setting.nodes).total,
         )
-        journal = Journal(record, self._kernel, recorder=recorder)
-        self._books = Books(journal, self._kernel, truth=self._truth, learner=self._learner)
+        journal = Journal(record, self._queue, recorder=recorder)
+        self._books = Books(journal, self._queue, truth=self._truth, learner=self._learner)
         self._checkpoints = checkpoints = Checkpoints(
-            self._kernel, self._books, setting=setting, truth=self._truth, rounds=self._rounds
+            self._queue, self._books, setting=setting, truth=self._truth, rounds=self._rounds
         )
         self._training = training = Training(
-            self._kernel,
+            self._queue,
             self._books,
             setting=setting,
             truth=self._truth,
@@ -243,7 +241,7 @@ class World:
             rounds=self._rounds,
         )
         self._coordinator = Coordinator(training, self._truth.costs_of, mechanism=setting.mechanism)
-        self._steps = Steps(self._kernel, self._books, coordinator=self._coordinator)
+        self._steps = Steps(self._queue, self._books, coordinator=self._coordinator)
         self._nodes = Nodes(
             setting,
             self._books,
@@ -258,16 +256,16 @@ class World:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
             at = traced.job.submitted_at
-            self._kernel.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
+            self._queue.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
         for outage in self._setting.outages:
-            self._kernel.at(
+            self._queue.at(
                 outage.lost_at, Order.FAILURE, event=partial(self._nodes.lose, outage.node)
             )
             if outage.back_at is not None:
-                self._kernel.at(
+                self._queue.at(
                     outage.back_at, Order.FAILURE, event=partial(self._nodes.regain, outage.node)
                 )
-        while self._kernel and self._books.done < len(self._workload.jobs):
+        while self._queue and self._books.done < len(self._workload.jobs):
             if self._rounds.fruitless > PATIENCE:
                 break
             self._follow_instant()
@@ -275,10 +273,10 @@ class World:
 
     def _follow_instant(self) -> None:
         """Handle all events of the next instant, and decide if one of them calls for it."""
-        instant = self._kernel.next_time()
+        instant = self._queue.next_time()
         self._rounds.begin_instant()
-        while self._kernel and self._kernel.next_time() <= instant:
-            self._kernel.pop()()
+        while self._queue and self._queue.next_time() <= instant:
+            self._queue.pop()()
         if self._rounds.is_now():
             self._decide()
         self._books.note_levels()
@@ -286,7 +284,7 @@ class World:
     # Deciding.
 
     def _decide(self) -> None:
-        _update_forecasts(self._books, self._forecasts, now=self._kernel.now)
+        _update_forecasts(self._books, self._forecasts, now=self._queue.now)
         snapshot = self._take_snapshot()
         began = time.perf_counter()
         plan = cycle.schedule(snapshot, self._policy)
@@ -306,7 +304,7 @@ class World:
             # A controller that knows nothing has no costs in its settings either.
             costs = costs if self._workload.known else Costs()
         return Snapshot(
-            now=self._kernel.now,
+            now=self._queue.now,
             cluster=self._nodes.cluster,
             running=running,
             pending=pending,
@@ -324,7 +322,7 @@ class World:
         run = _make_run(
             traced,
             order,
-            now=self._kernel.now,
+            now=self._queue.now,
             setting=self._setting,
             truth=self._truth,
             forecasts=self._forecasts,
@@ -367,8 +365,8 @@ class World:
             self._books.fail(run)
         else:
             self._books.pause(run)
-            again = self._kernel.now + pause
-            self._kernel.at(again, Order.CHANGE, event=partial(self._try_again, run))
+            again = self._queue.now + pause
+            self._queue.at(again, Order.CHANGE, event=partial(self._try_again, run))
         self._coordinator.kill(run)
         self._coordinator.settle()
         self._rounds.ask()
