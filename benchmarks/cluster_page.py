@@ -35,9 +35,9 @@ from _progress import attempts, count, run, say
 from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
 from PIL import Image
 
+from addons.web.tests.devtools import Page, opened
+from addons.web.tests.portal.houses import House
 from tests.operator.stages import Stage, staged
-from tests.portal.houses import House
-from tests.web.devtools import Page, opened
 
 Json = dict[str, Any]
 

@@ -138,7 +138,7 @@ DEEP = [f'{{"items": [{{"x": {"[" * n + "1" + "]" * n}}}]}}' for n in (3, 150, 2
 
 @few
 @given(st.sampled_from(DEEP) | spoiled(DEEP[0], json.dumps({"items": [{"x": "\ud800"}]})))
-def test_what_others_write(text: str):
+def test_input_from_others(text: str):
     try:
         document = parse_foreign(text.encode("utf-8", "surrogatepass"))
     except ValueError:

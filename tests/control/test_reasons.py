@@ -80,14 +80,14 @@ TRAINS = entry(
 RUNS = (job_pod("job", state=sidecar(held=("0", "1"))),)
 
 
-def test_training_job_tells_speed_and_time_left():
+def test_training_job_shows_speed_and_time_left():
     assert tell(scene(TRAINS, job_pods=RUNS)) == (
         "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 to 5 min is left."
         f" Lately: {BECAUSE}"
     )
 
 
-def test_stalled_job_tells_for_how_long():
+def test_stalled_job_shows_for_how_long():
     # The condition is older, with a shorter time.
     stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 300 s")
     status = replace(TRAINS.status, iterated_at=NOW - 720.0).with_condition(stalled, NOW)
@@ -198,7 +198,7 @@ def remaining(world: Scene, job: str = "job", *, is_measured: bool = True) -> Sp
     return Outlook(world, snapshot).remaining(JobId(job))
 
 
-def test_time_left_is_told_only_if_known():
+def test_time_left_is_shown_only_if_known():
     span = remaining(scene(TRAINS, job_pods=RUNS))
     assert span == pytest.approx((250.0, 250.0 / 1.1, 250.0 / 0.9))
     assert remaining(scene(entry("job", status(Phase.QUEUED)))) is None

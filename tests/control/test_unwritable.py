@@ -158,7 +158,7 @@ class RefusedStory(Story):
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
 @pytest.mark.parametrize("name", ["dice", pytest.param("adaptive", marks=pytest.mark.slow)])
-def test_laws_hold_whatever_is_refused(name: str, mechanism: Mechanism):
+def test_laws_hold_under_any_refusal(name: str, mechanism: Mechanism):
     policy: Policy = Dice() if name == "dice" else policies.make(name)
     story = RefusedStory(Plot(policy, mechanism), f"refused/{name}/{mechanism}")
     try:

@@ -82,7 +82,7 @@ def test_jobs_that_save_nothing_are_counted(folder):
     )
 
 
-def test_what_a_job_has_of_a_checkpoint_can_be_said(dljob, folder):
+def test_checkpoint_of_a_job_can_be_given(dljob, folder):
     (folder / "column.csv").write_text(f"{HEADER.strip()},checkpoint\na,0,90,1,none\n")
     (folder / "option.csv").write_text(f"{HEADER}a,0,90,1\n")
     (folder / "annotation.yaml").write_text(

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from addons.web.tests.browsers import find_node
 from dljob.client.exporting import Format, render
 from dljob.core.recording.record import Gpu, Header, Record, Source
 from tests.ctl.running import FIVE
-from tests.web.browsers import find_node
 
 pytestmark = pytest.mark.processes
 

@@ -23,7 +23,7 @@ def test_a_job_ends_when_the_lists_say_it_does(played):
     assert abs(now["jobs"][0]["endsInSeconds"] - shown) < 5.0
 
 
-def test_what_is_supposed_is_said(played):
+def test_suppositions_are_named(played):
     target = {"target": {"metric": "top5", "value": 0.9}}
     log = {"log": r"step (?P<iteration>\d+) top5=(?P<top5>\S+)"}
     played.submit("a", gpus={"options": [4]}, training=target, progress=log)

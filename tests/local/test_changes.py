@@ -13,7 +13,7 @@ JOBS = [JobId(name) for name in "abc"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(JOBS), st.sampled_from(["change", "remove", "ask"]))))
-def test_a_watcher_that_asks_now_and_then_always_knows_what_there_is(story):
+def test_slow_watcher_stays_current(story):
     kept = Changes()
     there: dict[JobId, int] = {}
     seen: dict[JobId, int] = {}

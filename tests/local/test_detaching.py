@@ -143,7 +143,7 @@ class Starting(Live):
             timer.cancel()
 
 
-def test_down_without_a_server_says_what_to_do(root, capsys):
+def test_down_without_a_server_has_a_remedy(root, capsys):
     result = Command(capsys)("down", "--state", root / "none")
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == (
@@ -165,7 +165,7 @@ def test_down_says_so_when_a_server_does_not_end(state):
     assert up.process.poll() == 0
 
 
-def test_a_unit_for_systemd_holds_what_was_typed(root, capsys):
+def test_systemd_unit_has_the_typed_options(root, capsys):
     typed = ("up", "--gpus", 4, "--policy", "adaptive", "--print-unit")
     result = Command(capsys)(*typed, "--state", root / "a state%")
     assert (result.status, result.stderr) == (0, "")

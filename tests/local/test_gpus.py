@@ -50,7 +50,7 @@ def test_gpus_are_chosen_by_number_range_and_uuid():
         assert chosen(text) == numbers, text
 
 
-def test_a_wrong_choice_is_refused_with_what_to_write():
+def test_wrong_choice_is_refused_with_an_example():
     none = "7: there is no such GPU; the GPUs of this machine are 0 (GPU-00-aa), 1 (GPU-10-aa)"
     for text, why in {
         **dict.fromkeys(("", "0,,1", "x"), "names no GPUs"),

@@ -250,7 +250,7 @@ def test_a_shared_checkpoint_folder_is_a_notice_unless_the_other_job_has_ended(a
 # --- what is shown of a job ---------------------------------------------------------------
 
 
-def test_a_job_that_was_taken_its_gpus_is_shown_with_what_it_does_now_and_without_an_eta(ask, up):
+def test_job_without_gpus_has_no_eta(ask, up):
     ask.submit(job_document("a"))
     stale = "gives back 2 GPUs: it is suspended"
 

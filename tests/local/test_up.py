@@ -112,7 +112,7 @@ def rows_of(up):
 
 @pytest.mark.story
 @real
-def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
+def test_training_outlives_its_controller(root):
     state = root / "state"
     with going(state, "--virtual-gpus", 1) as killed:
         one = {"gpus": {"options": [1]}}

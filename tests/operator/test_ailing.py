@@ -115,7 +115,7 @@ def test_waiting_container_gives_its_reason(found, reason, told, whose):
         (ended(128, "StartError", "exec: no"), "StartError", "(StartError): exec: no", NEITHER),
     ],
 )
-def test_failed_container_tells_how_it_ended(last, reason, told, whose):
+def test_failed_container_says_how_it_ended(last, reason, told, whose):
     backs_off = read(pod("Running", container(waiting("CrashLoopBackOff", "back-off"), last)))
     between = read(pod("Running", container(last)))
     for seen in (backs_off, between):

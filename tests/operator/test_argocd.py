@@ -11,7 +11,7 @@ import yaml
 
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.core.model import Phase
-from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.jobs.entries import status_document
 from tests.operator.kubelets import ROOT
 
 pytestmark = pytest.mark.processes
@@ -83,7 +83,7 @@ print(found.message)
     ],
 )
 def test_health_shows_phase_and_reason(status, shown):
-    document = status_document(status, Circumstances(epoch=1, generation=1))
+    document = status_document(status, epoch=1, generation=1)
     assert health({"status": document}) == shown
 
 

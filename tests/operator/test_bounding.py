@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.control.situation.status_documents import read_status
 from dljob.control.situation.status_schema import MANY, STATUS
-from dljob.operator.jobs.entries import Circumstances, status_document
-from dljob.operator.jobs.truncating import bounded
+from dljob.operator.jobs.columns import bounded
+from dljob.operator.jobs.entries import status_document
 
-AROUND = Circumstances(epoch=1, generation=1)
 WILD = st.floats(allow_nan=True, allow_infinity=True)
 NAMES = st.text(max_size=80)
 
 
 def written(status: Status) -> dict[str, object]:
-    document = status_document(status, AROUND)
+    document = status_document(status, epoch=1, generation=1)
     assert STATUS.collect(document)[1] == []
     return document
 

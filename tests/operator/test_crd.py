@@ -29,9 +29,11 @@ PAST: Json = {
 QUEUE = {"ahead": 2, "expectedStart": "2026-01-31T12:00:00.000Z", "unknownBecause": "of it"}
 FULL: Json = entries.status_document(
     make_full_status(),
-    entries.Circumstances(
-        epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0), queue=QUEUE, before=PAST
-    ),
+    epoch=4,
+    generation=7,
+    remaining=Span(5.0, 4.0, 6.0),
+    queue=QUEUE,
+    before=PAST,
 )
 
 

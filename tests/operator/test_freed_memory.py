@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import re
 from pathlib import Path
-from dljob.kube.programs.freed_memory import trim
+from dljob.kube.programs import trim
 
 def resident_kb():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -6,13 +6,13 @@ from typing import Any
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.control.situation.status_schema import KEPT_HISTORY
 from dljob.core.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
-from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.jobs.entries import status_document
 from dljob.operator.jobs.history import MOST_SLICES
 from tests.builders import make_placement
 
 
 def written(status, before=None):
-    return status_document(status, Circumstances(epoch=1, generation=1, before=before or {}))
+    return status_document(status, epoch=1, generation=1, before=before)
 
 
 def waiting(code, message="waits", since=5.0):

@@ -8,7 +8,7 @@ import pytest
 
 from dljob.kube.client import Rejected
 from dljob.operator.jobs import crd
-from dljob.operator.jobs.definition_check import check, find_missing
+from dljob.operator.jobs.crd import check, find_missing
 
 
 def version(document):

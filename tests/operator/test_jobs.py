@@ -7,7 +7,6 @@ import pytest
 from dljob.control.situation.status import Status
 from dljob.core.model import NodeName, Placement
 from dljob.operator.jobs.entries import (
-    Circumstances,
     Jobs,
     Specs,
     status_document,
@@ -30,8 +29,8 @@ def document(**spec):
 
 
 def with_status(made, status):
-    around = Circumstances(epoch=1, generation=made["metadata"]["generation"])
-    return {**made, "status": status_document(status, around)}
+    written = status_document(status, epoch=1, generation=made["metadata"]["generation"])
+    return {**made, "status": written}
 
 
 def changed(made, **spec):

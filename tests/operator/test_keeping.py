@@ -5,7 +5,7 @@ import pytest
 from dljob.control.situation.ports import Fenced, NotKept, NotKeptAlone
 from dljob.core.model import JobId
 from dljob.kube.client import Rejected, Unreachable
-from dljob.operator.jobs.classifying_errors import not_kept, raise_worst
+from dljob.operator.jobs.status_writing import not_kept, raise_worst
 
 JOB, OTHER = JobId("lab/job"), JobId("lab/other")
 

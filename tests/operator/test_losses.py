@@ -8,7 +8,7 @@ import pytest
 from dljob.control.situation.status import Trust
 from dljob.core.model import Checkpoint, Phase
 from dljob.kube import names
-from dljob.operator.reporting.losses import is_due, lost_seconds
+from dljob.operator.reporting.publishing import is_due, lost_seconds
 from tests.control.scenes import cast, make_scene
 from tests.operator.stages import Stage, staged
 

@@ -4,7 +4,7 @@ import pytest
 
 from dljob.control.situation.ports import Address, Pod, PodKey, PodPhase
 from dljob.core.model import JobId, NodeName
-from dljob.operator.pods.missing_pods import REASON, MissingPods
+from dljob.operator.pods.booked_pods import MissingPods
 from dljob.operator.proofs import OUT_OF_SERVICE
 from dljob_sidecar.behaviour.events import Gone, RankEnded
 from tests.control.scenes import Sat, ready, released, run, running, stop
@@ -28,7 +28,7 @@ def absent(before):
 def test_missing_object_proves_nothing():
     for now in (node(), node(boot="")):
         pod = absent(node()).read(KEY, "job-1", node=now)
-        assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, REASON, WAS.address)
+        assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, "PodVanished", WAS.address)
         assert "reboot the machine" in pod.message
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dljob.operator.nodes.notices import Notices
+from dljob.operator.nodes.reading import Notices
 from tests.servers.nodes import make_node
 
 

@@ -9,7 +9,7 @@ from dljob.core.model import JobId, Node, NodeName, Placement
 from dljob.kube import names
 from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
-from dljob.operator.pods.orphans import Orphans
+from dljob.operator.observing import Orphans
 from tests.operator.leaders import trusting
 from tests.operator.manifests import make_manifest
 from tests.servers.api import Json

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from dljob.kube.programs.own_thread import OwnThread
+from dljob.kube.leases import OwnThread
 from tests.loops import on_loop
 
 PATIENCE_S = 240.0

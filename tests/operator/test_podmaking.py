@@ -335,14 +335,15 @@ def test_autoscalers_and_meshes_leave_a_training_alone():
     assert made(differ)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
 
 
-def test_auxiliaries_see_no_gpus_whatever_their_image():
+def test_auxiliaries_see_no_gpus_in_any_image():
     spec: dict[str, list[dict[str, object]]] = {
         "initContainers": [{"name": "fetch", "image": "f"}],
         "containers": [{"name": "ps", "image": "cuda", "env": [{"name": "A", "value": "1"}]}],
     }
     document = yaml.safe_load(JOB)
     role = Role(name="ps", replicas=2, template={"spec": spec})
-    for pod in building.make_auxiliaries(document, [role]):
+    for number in range(2):
+        pod = building.make_auxiliary(document, role, number=number)
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
             assert container["env"][-2:] == HIDDEN
     assert "env" not in spec["initContainers"][0], "the user's template is unchanged"

@@ -45,7 +45,7 @@ class Right(NamedTuple):
 
 def granted() -> set[Right]:
     rights: set[Right] = set()
-    for document in yaml.safe_load_all((INSTALL / "rights.yaml").read_text()):
+    for document in yaml.safe_load_all((INSTALL / "rbac.yaml").read_text()):
         if (
             document["kind"] in ("Role", "ClusterRole")
             and document["metadata"]["name"] == "dljob-operator"

@@ -16,8 +16,7 @@ from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.nodes.other_pods import OtherPods
 from dljob.operator.nodes.requests import read_asks
-from dljob.operator.nodes.room.account import UNBOUND, Room
-from dljob.operator.nodes.room.refusals import REFUSED_S
+from dljob.operator.nodes.room import REFUSED_S, UNBOUND, Room
 from tests.builders import make_job
 from tests.operator.leaders import Calls
 from tests.servers.nodes import make_node

@@ -15,7 +15,7 @@ from dljob.kube.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAut
 from dljob.kube.client import ApiServer
 from dljob.kube.resources import SECRETS
 from dljob.operator import authority_rotation
-from dljob.operator.authority_guard import Guard
+from dljob.operator.operating import Guard
 from dljob_sidecar.serving import trust
 from tests.loops import on_loop
 

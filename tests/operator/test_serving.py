@@ -10,6 +10,7 @@ import pytest
 from dljob.kube import access, health_server
 from dljob.kube.client import ApiServer
 from dljob.kube.health_server import HealthServer, MetricsServer
+from dljob.kube.shown_certificate import Shown
 from dljob_wire.endpoints import Endpoint
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
@@ -45,11 +46,11 @@ def tokens(control_plane):
 
 @pytest.mark.story
 @on_loop
-async def test_api_server_decides_who_reads_metrics(control_plane, namespace, tokens, tmp_path):
+async def test_api_server_guards_metrics(control_plane, namespace, tokens, tmp_path):
     api = ApiServer(access.find(str(control_plane.admin)))
     server = MetricsServer(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
     await health_server.write_certificate(api, namespace, folder=tmp_path)
-    await server.open(tmp_path)
+    await server.open(Shown(tmp_path).context)
     try:
         told = {
             name: await ask(server.port, tmp_path, namespace, tokens.get(name, name))

@@ -81,7 +81,7 @@ async def test_lease_is_renewed_during_a_long_takeover(monkeypatch: pytest.Monke
             await server.often_renewed.wait()
         raise TakenOver
 
-    monkeypatch.setattr(Operator, "_see_anew", see_very_much)
+    monkeypatch.setattr(Operator, "_see_again", see_very_much)
     operator = candidate(server, LEASE)
     with pytest.raises(TakenOver):
         await operator._lead()
@@ -97,7 +97,7 @@ async def test_lost_lease_ends_the_takeover(monkeypatch: pytest.MonkeyPatch):
         async with asyncio.timeout(GENEROUS_S):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(Operator, "_see_anew", never_see)
+    monkeypatch.setattr(Operator, "_see_again", never_see)
     operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
     with pytest.raises(Fenced, match="could not be renewed"):
         await operator._lead()

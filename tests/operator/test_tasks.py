@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import together
 from tests.loops import on_loop
 
 

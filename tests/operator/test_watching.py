@@ -71,7 +71,7 @@ def test_unusable_list_is_repeated(
         api = cast(ApiServer, Lister())
         watches = Watches(cast(Any, None), api, followed=(Followed(PODS, mirror),))
         lister = asyncio.create_task(watches._list_again())
-        watches._began_anew.set()
+        watches._restarted.set()
         waiting = asyncio.create_task(gone.wait())
         await asyncio.wait((lister, waiting), return_when=asyncio.FIRST_COMPLETED)
         assert not lister.done()
@@ -79,4 +79,4 @@ def test_unusable_list_is_repeated(
         lister.cancel()
 
     asyncio.run(story())
-    assert "cannot list what there is" in caplog.text
+    assert "cannot list the objects" in caplog.text

@@ -55,12 +55,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "images.lock": ("test-processes",),
     "tests/packages": ("test-processes",),
     "tests/released": ("test-processes",),
-    "tests/portal": ("test-control-plane",),
+    "addons/web/tests/portal": ("test-control-plane",),
     "tests/project": ("test-slow",),
     "tests/servers": CLUSTER,
     "tests/sidecar": ("test-processes", "chaos"),
     "tests/sim": ("test-slow", "test-long"),
-    "tests/web": ("test-processes",),
+    "addons/web/tests": ("test-processes",),
 }
 """By the begin of a path."""
 BASE = "main"

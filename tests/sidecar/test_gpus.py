@@ -246,7 +246,7 @@ def test_unknown_ids_are_found():
     assert gpus.find_unknown(gpus.Nvml(Library()).read(), given) == ["2", "GPU-9"]
 
 
-def test_environment_tells_the_gpu_count():
+def test_environment_has_the_gpu_count():
     for cuda, nvidia, count in (
         (None, None, 0),
         (None, "all", 0),

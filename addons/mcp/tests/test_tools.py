@@ -140,7 +140,7 @@ def test_arguments_are_held_to_their_schema(agent):
         assert len(told) < 1500
 
 
-def test_each_schema_is_strict_and_each_tool_says_what_it_may_do(root, agent):
+def test_schemas_are_strict_and_tools_have_hints(root, agent):
     tools = agent.list_tools()
     for tool in tools.values():
         schema = tool.input_schema

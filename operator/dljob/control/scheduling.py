@@ -13,7 +13,7 @@ from dljob.control.deciding import snapshots
 from dljob.control.judging import judging
 from dljob.control.judging.checkpoints import counts
 from dljob.control.judging.progress import is_changing
-from dljob.control.judging.starting_pods import StartingPods
+from dljob.control.judging.unchanged_pods import UnchangedPods
 from dljob.control.pacing import BatchSize, Pace
 from dljob.control.reporting import events
 from dljob.control.reporting.ports import LearningPort, MetricsPort
@@ -102,7 +102,7 @@ class Scheduler:
         self._metrics = metrics
         self._quarantine = quarantine
         self._batch_size = batch_size
-        self._starting = StartingPods()
+        self._starting = UnchangedPods()
         self._last = _Decided()
 
     @property

@@ -45,7 +45,7 @@ def query(path: Path, statement: str) -> list[tuple[object, ...]]:
 # --- the file
 
 
-def test_only_the_owner_may_read_whatever_the_umask(tmp_path: Path):
+def test_only_the_owner_may_read_under_any_umask(tmp_path: Path):
     path = tmp_path / "a" / "b" / "store.db"
     before = os.umask(0)
     try:

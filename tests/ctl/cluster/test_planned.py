@@ -15,7 +15,7 @@ from dljob.core.documents.profilefile import render_all
 from dljob.core.model import JobId
 from dljob.core.policies.baselines.fifo import Fifo
 from dljob.core.profiles import Costs, JobType, Profile, Speed
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.reporting.configmap_writing import settings_text
 from dljob.operator.settings import OperatorSettings
 from dljob_wire.messages import Shape
 from dljob_wire.problems import WrongDocument
@@ -35,8 +35,7 @@ class FakeOperator(Operator):
     def settings(self):
         if "policy" not in self.changed:
             raise NotThere("no operator shows its settings in namespace dljob-system")
-        published = tuple(load_tree(OperatorSettings()).described())
-        shown = json.loads(SettingsConfigMap("dljob-system", published).text())
+        shown = json.loads(settings_text(load_tree(OperatorSettings()).described()))
         return [{**each, "value": self.changed.get(each["name"], each["value"])} for each in shown]
 
     def known_gpus(self):
@@ -216,7 +215,7 @@ def test_what_if_plays_two_futures_of_all_jobs():
     assert answer["notes"] == [planned.LIMITS, planned.UNLEARNED]
 
 
-def test_what_if_takes_the_defaults_for_settings_that_cannot_be_read():
+def test_what_if_uses_defaults_for_unreadable_settings():
     told = planned.Planner(NONE, [job("a")], nodes=[NODE], granted={}, now=NOW, supposes=True)
     answer = told.what_if({}, seconds=240.0)
     assert "the defaults are taken" in answer["notes"][-2]

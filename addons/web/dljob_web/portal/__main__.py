@@ -15,7 +15,7 @@ from dljob.client.cluster.backend import WHAT_IF_S
 from dljob.client.cluster.connecting import connect
 from dljob.kube.access import Access
 from dljob.kube.client import ApiServer
-from dljob.kube.programs.program import log_to_stderr, run_until_told
+from dljob.kube.programs import log_to_stderr, run_until_signal
 from dljob.kube.reviews import REMEMBERED_S, Reviews
 from dljob.kube.shown_certificate import NoCertificate, Shown, provide, renew
 from dljob_web.listening import listen, serve
@@ -190,7 +190,9 @@ async def _run(
         renewing = asyncio.create_task(renew(made, every_seconds=RENEWAL_S))
     log.info("answers at port %s", door.getsockname()[1])
     try:
-        await run_until_told(serve(portal.application(), door, until=asyncio.Event().wait, tls=tls))
+        await run_until_signal(
+            serve(portal.application(), door, until=asyncio.Event().wait, tls=tls)
+        )
     finally:
         if renewing is not None:
             renewing.cancel()

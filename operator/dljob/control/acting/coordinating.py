@@ -35,7 +35,7 @@ from dljob.control.gpus.visibility import cannot_prove
 from dljob.control.judging import trials
 from dljob.control.judging.exits import add_ends, ended_with_zero
 from dljob.control.judging.silence import must_end
-from dljob.control.judging.starting_pods import is_coming_up
+from dljob.control.judging.unchanged_pods import is_coming_up
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
 from dljob.control.situation.quarantine import Quarantine

@@ -45,7 +45,7 @@ from dljob.control.judging.noting import (
     note_troubles,
 )
 from dljob.control.judging.progress import count_change, count_every, counted, total_iterations
-from dljob.control.judging.starting_pods import StartingPods
+from dljob.control.judging.unchanged_pods import UnchangedPods
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
 from dljob.control.situation.process_sets import find_intact, placement_of
@@ -85,11 +85,11 @@ def judge(
     quarantine: Quarantine | None = None,
     forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
-    starting: StartingPods | None = None,
+    starting: UnchangedPods | None = None,
 ) -> dict[JobId, Verdict]:
     """Return the new status of every job that has changed."""
     quarantine = quarantine if quarantine is not None else Quarantine()
-    starting = starting if starting is not None else StartingPods()
+    starting = starting if starting is not None else UnchangedPods()
     starting.keep(scene.entries)
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
@@ -122,7 +122,7 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 
 
 def _judge_one(
-    scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: StartingPods
+    scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: UnchangedPods
 ) -> Verdict | None:
     if _is_at_rest(entry, learnt.forecast):
         return None

@@ -6,7 +6,7 @@ from dljob.control.judging.checkpoints import TO_BE_TRIED, tell_of_saving
 from dljob.control.judging.conditions import tell_of_pods, tell_of_troubles
 from dljob.control.judging.ends_and_retries import Case
 from dljob.control.judging.progress import tell_of_stall
-from dljob.control.judging.starting_pods import quiet_seconds
+from dljob.control.judging.unchanged_pods import quiet_seconds
 from dljob.control.situation.rules import News
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.core import lifecycle

@@ -70,4 +70,9 @@ def _render(document: Json, node: str, *, settings: "PodSettings") -> list[Json]
     trainer = building.make_trainer(
         kept, job, booking=Booking(NodeName(node), 1), settings=settings
     )
-    return [trainer, *building.make_auxiliaries(kept, job.roles)]
+    auxiliaries = (
+        building.make_auxiliary(kept, role, number=number)
+        for role in job.roles
+        for number in range(role.replicas)
+    )
+    return [trainer, *auxiliaries]

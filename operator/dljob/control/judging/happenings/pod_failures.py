@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.silence import is_lost
-from dljob.control.judging.starting_pods import NODES_REFUSE, patience_with
+from dljob.control.judging.unchanged_pods import NODES_REFUSE, patience_with
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import PodPhase
 from dljob.control.situation.scene import Scene
