@@ -26,7 +26,7 @@ from dljob_lab.worlds import WORLDS
 from tests.builders import FakePolicy
 from tests.sim.worlds import make_traced, make_workload
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = Path(__file__).parents[3] / "tests" / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 
 
