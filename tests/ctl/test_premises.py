@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from dljob.sim.clusters import fill_nodes
 from dljob.sim.jobs.checkpointing import Kind
-from dljob.sim.jobs.savings import with_checkpoint
 from dljob.sim.premises import list_premises
-from dljob.sim.scenarios import Scenario, build_setting, read_workload
+from dljob.sim.scenarios import Scenario, build_setting, read_workload, with_checkpoint
 from tests.ctl.running import HEADER
 
 

@@ -16,8 +16,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 CLUSTER, MONGO = {"dljob.client.cluster", "dljob_web.portal"}, {"dljob.store.mongo"}
 PLOTS = {
-    *("dljob.cli.output.pictures", "dljob_lab.comparing.bar_charts"),
-    *("dljob_lab.demonstrating.pictures", "dljob.sim.results"),
+    *("dljob_lab.axes", "dljob_lab.comparing.bar_charts"),
+    *("dljob_lab.demonstrating.pictures", "dljob_lab.plots"),
 }
 SIM = {"dljob_lab.reproducing.sidecar.fitting"}
 OPERATOR = {*CLUSTER, *MONGO, "dljob_gangs", "dljob.kube", "dljob.operator"}

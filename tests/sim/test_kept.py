@@ -18,8 +18,8 @@ from dljob.sim import policies
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.jobs.checkpointing import Kind
-from dljob.sim.jobs.savings import draw, with_checkpoint
 from dljob.sim.results.records import Happening, Record
+from dljob.sim.scenarios import draw_checkpoints, with_checkpoint
 from tests.sim.worlds import COSTS, make_traced, make_workload, times_of
 
 NODES = (Node.of("n1", 4), Node.of("n2", 4))
@@ -111,9 +111,9 @@ def test_job_keeps_its_gpus_during_its_trial():
 
 def test_savings_are_drawn_by_seed():
     workload = make_workload(*(make_traced(f"job-{n}", iterations=1.0) for n in range(400)))
-    drawn = draw(workload, none=0.5, broken=0.25, seed=1)
-    assert draw(workload, none=0.5, broken=0.25, seed=1) == drawn
-    assert draw(workload, none=0.0, broken=0.0, seed=1) is workload
+    drawn = draw_checkpoints(workload, none=0.5, broken=0.25, seed=1)
+    assert draw_checkpoints(workload, none=0.5, broken=0.25, seed=1) == drawn
+    assert draw_checkpoints(workload, none=0.0, broken=0.0, seed=1) is workload
     none = sum(not each.declares for each in drawn.jobs)
     broken = sum(each.declares and not each.saves for each in drawn.jobs)
     assert 160 < none < 240

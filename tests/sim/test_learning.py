@@ -12,8 +12,7 @@ from dljob.sim import policies
 from dljob.sim.clusters import Machines, build_packed
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
-from dljob.sim.jobs.courses import Course
-from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob.sim.jobs.workloads import Course, TracedJob, Workload
 from dljob.sim.results.records import Record
 from dljob_wire.messages import Shape
 from tests.builders import FakePolicy

@@ -16,7 +16,8 @@ from dljob.core.predicting.interpolating import (
 from dljob.core.predicting.relating import TYPE_SPEED, Atlas
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.sim.errors import BadInput
-from dljob.sim.inputs.shipped import find_folder, load_shipped, load_slowdowns, load_speeds
+from dljob.sim.inputs.shipped import find_folder, load_shipped, load_speeds
+from dljob.sim.inputs.tables import Table
 from dljob_wire.messages import Shape
 
 HEADER = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s"
@@ -54,11 +55,10 @@ def test_every_shipped_speed_is_plausible():
 
 
 def test_spread_exponent_matches_chronus():
-    exponents = [
-        -math.log(row.relative_speed) / math.log(row.nodes)
-        for row in load_slowdowns()
-        if row.nodes > 1
-    ]
+    columns = ("model", "num_gpus", "num_nodes", "relative_speed")
+    table = Table.read(find_folder() / "chronus" / "placement_slowdown.csv", required=columns)
+    slowdowns = [(row.whole("num_nodes", least=1), row.positive("relative_speed")) for row in table]
+    exponents = [-math.log(speed) / math.log(nodes) for nodes, speed in slowdowns if nodes > 1]
     assert median(exponents) == pytest.approx(SPREAD_EXPONENT, abs=0.005)
 
 

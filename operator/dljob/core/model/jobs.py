@@ -49,7 +49,7 @@ class GpuDemand:
     whole_nodes: bool = False
     """
     If true, the job shares none of its nodes when it is on several, so that no two jobs compete for
-    a network. Only simulated worlds set it (:mod:`dljob.sim.worlds`).
+    a network. Only simulated worlds set it (:mod:`dljob_lab.worlds`).
     """
     ids: str = "index"
 

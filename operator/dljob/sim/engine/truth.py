@@ -96,13 +96,6 @@ class Forecasts:
         total = run.needed * (believed / run.traced.iterations)
         return beliefs.revise(total, run.state.iterations_done)
 
-    def is_overdue(self, run: Run, now: float) -> bool:
-        """Return whether policies believe that a job is done which trains on."""
-        state = run.state
-        return run.traced.believed is not None and (
-            state.iterations_at(now) >= state.iterations_total
-        )
-
     def renew(self, run: Run, now: float) -> float | None:
         """
         Let a job report the accuracies that it has reached since the last call.
@@ -129,7 +122,7 @@ class Forecasts:
         return len(news) > 0
 
     def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
-        """Return how many iterations the job will need, by what it has shown so far."""
+        """Return how many iterations the job will need, by its points so far."""
         job = traced.job
         assert job.training.target is not None
         profile = self._known.get(job.type)

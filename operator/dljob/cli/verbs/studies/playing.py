@@ -15,7 +15,7 @@ from dljob.cli.output.bars import progress_bar
 from dljob.cli.output.messages import say
 from dljob.cli.output.streams import divert_libraries
 from dljob.core.model import JobId
-from dljob.installed import check_can_draw
+from dljob.installed import PAGES, check_can_draw, find_points, load, miss_add_on
 from dljob.sim.engine.settings import Setting
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import TracedJob, Workload
@@ -87,6 +87,8 @@ def check_outputs(options: Options) -> None:
         writing.check_writable(options.jobs_out)
     if options.plot is not None:
         check_can_draw()
+        if "plots" not in find_points(PAGES):
+            raise miss_add_on("dljob-lab")
         writing.check_writable(options.plot / "picture.png")
     if options.record is not None:
         writing.check_writable(options.record)
@@ -187,7 +189,7 @@ def _describe_job(policy: str, job: JobRecord, *, traced: TracedJob) -> dict[str
 def write_records(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write all that happened, to one file for each policy."""
     # Not at the top, because most simulations are not recorded.
-    from dljob.client.exporting.files import write_file  # noqa: PLC0415
+    from dljob.client.exporting import write_file  # noqa: PLC0415
 
     for outcome in outcomes:
         assert outcome.happenings is not None
@@ -202,12 +204,10 @@ _NO_SEPARATORS = str.maketrans(dict.fromkeys("/:=,", "-"))
 
 def draw(folder: Path, outcomes: Sequence[Outcome], *, options: Options) -> None:
     """Draw the runs, each picture named for the trace and what it shows."""
-    # Not at the top, because it takes longer to load than a small trace to play.
-    from dljob.cli.output.pictures import write_pictures  # noqa: PLC0415
-    from dljob.sim.results import plots  # noqa: PLC0415
-
+    # Not before, because it takes longer to load than a small trace to play.
+    plots = load(PAGES, "plots", add_on="dljob-lab")
     runs = [plots.Run(outcome.score.policy, outcome.record) for outcome in outcomes]
     trace = outcomes[0].score.trace
     drawn = plots.draw_runs(runs, look=LOOKS[options.look])
     figures = {f"{trace}-{name}": figure for name, figure in drawn.items()}
-    write_pictures(folder, figures, forms=options.formats)
+    plots.write_pictures(folder, figures, forms=options.formats)

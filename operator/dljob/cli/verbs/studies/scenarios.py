@@ -20,8 +20,14 @@ from dljob.core.placement.limits import NamespaceLimits
 from dljob.sim.clusters import fill_nodes
 from dljob.sim.engine.controlling.costs import DEFAULT_COSTS
 from dljob.sim.results.looks import FORMATS, LOOKS, USUAL
-from dljob.sim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, NONE, Scenario
-from dljob.sim.worlds import WORLDS
+from dljob.sim.scenarios import (
+    LAB_WORLDS,
+    MARGINAL_UTILITY,
+    MINI_EPOCHS,
+    NONE,
+    Scenario,
+    load_rules,
+)
 
 DEFAULT_GPUS = 64
 
@@ -45,7 +51,7 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     if gpus is not None and cluster is not None:
         raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
     world = given.pop("world")
-    machines = fill_nodes(DEFAULT_GPUS) if world is None else WORLDS[world].machines
+    machines = fill_nodes(DEFAULT_GPUS) if world is None else load_rules(world).machines
     counted = given.pop("placement") == "counted"
     if given.get("no_checkpoint", 0.0) + given.get("broken_checkpoint", 0.0) > 1.0:
         raise click.UsageError(
@@ -103,7 +109,7 @@ CLUSTER: Options = (
     ),
     click.option(
         "--world",
-        type=click.Choice(list(WORLDS)),
+        type=click.Choice(LAB_WORLDS),
         help="Play by the rules of a published evaluation: its cluster, unless another is given, its "
         "speeds, costs, rounds and limits. See docs/simulator-inputs.md.",
     ),

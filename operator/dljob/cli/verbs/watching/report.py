@@ -14,7 +14,7 @@ from dljob.cli.output import printing
 from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
 from dljob.cli.verbs.server.profiles import open_profiles
-from dljob.client.exporting.files import Format, render, write_file
+from dljob.client.exporting import Format, render, write_file
 from dljob.client.places import Place, opened
 from dljob.control.recording.composing import compose
 from dljob.core.recording.record import Header, Record, RecordError, Source, decode

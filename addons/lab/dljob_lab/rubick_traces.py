@@ -63,7 +63,7 @@ def choose_counts(curve: Curve, request: Request, ground: Ground) -> tuple[int, 
 
     Those on which the model was measured faster than on every smaller one; the request is always
     among them. A guaranteed job is never slower than on its requested GPUs, so it gets none of the
-    numbers on which it would be; as this is a matter of what the job allows, every policy obeys.
+    numbers on which it would be; the job itself does not allow these, so every policy obeys.
     """
     kind = curve.standard_type(ground)
     counts = list(_rising(curve, kind, least=FEWEST.get(request.model, 1)))

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dljob.core.model import Mechanism
-from dljob.core.predicting import marginal_utility, mini_epochs
+from dljob.core.predicting import mini_epochs
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.sim.jobs.workloads import Workload
+from dljob_lab import marginal_utility
 from dljob_wire.messages import Shape
 
 

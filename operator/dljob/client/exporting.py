@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from dljob.client.exporting import perfetto
 from dljob.core.recording.record import Record, encode
 from dljob.installed import PAGES, load
 from dljob.sim.results import writing
@@ -31,15 +30,12 @@ ENDINGS: Mapping[str, Format] = {
 
 def render(record: Record, form: Format) -> bytes:
     """Write a record in a format."""
-    if form is Format.PERFETTO:
-        return perfetto.export(record)
-    if form is Format.HTML:
-        exported: bytes = load(PAGES, "record", add_on="dljob-web")(record)
-        return exported
-    return "".join(encode(record)).encode()
+    if form is Format.JSONL:
+        return "".join(encode(record)).encode()
+    exported: bytes = load(PAGES, form, add_on="dljob-web")(record)
+    return exported
 
 
 def write_file(path: Path, record: Record, *, form: Format | None = None) -> None:
     """Write a record to a file, whole or not at all."""
-    form = form or ENDINGS.get(path.suffix, Format.JSONL)
-    writing.write_bytes(path, render(record, form))
+    writing.write_bytes(path, render(record, form or ENDINGS.get(path.suffix, Format.JSONL)))

@@ -1,8 +1,8 @@
 """
 Pictures of runs, as one would put them into a paper.
 
-The command calls it with records that :mod:`dljob.sim.simulating` made. Every function returns a
-figure, and :func:`render` turns one into the bytes of a file: the same bytes for the same figure,
+``dljob simulate --plot`` finds :func:`draw_runs` and :func:`write_pictures` by the entry points ``dljob.pages``, with
+records that :mod:`dljob.sim.simulating` made. Every drawing function returns a figure, and :func:`render` turns one into the bytes of a file: the same bytes for the same figure,
 with neither date nor random names in them. Nothing here touches ``pyplot``, whose figures and
 styles would be shared with the whole process.
 
@@ -15,6 +15,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
@@ -24,7 +25,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dljob.sim.results.axes import (
+from dljob.cli.output.messages import say
+from dljob.sim.results import writing
+from dljob.sim.results.looks import PAGE, USUAL, Format, Look
+from dljob.sim.results.records import Happening, Record
+from dljob_lab.axes import (
     SECONDS,
     Levels,
     choose_unit,
@@ -35,8 +40,6 @@ from dljob.sim.results.axes import (
     thin,
     use_times,
 )
-from dljob.sim.results.looks import PAGE, Format, Look
-from dljob.sim.results.records import Happening, Record
 
 WIDTH = PAGE.width
 """Inches: the width of a page between its margins."""
@@ -70,7 +73,7 @@ STYLE: dict[Any, Any] = {
 }
 
 COLOURS = ("#0072b2", "#d55e00", "#000000", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""The colours of Okabe and Ito, which colour-blind people can tell apart as well."""
+"""The colours of Okabe and Ito, which colour-blind people distinguish as well."""
 
 DASHES: tuple[Any, ...] = (
     "-",
@@ -129,6 +132,17 @@ def render(figure: Figure, form: Format) -> bytes:
     return file.getvalue()
 
 
+def write_pictures(
+    folder: Path, figures: Mapping[str, Figure], *, forms: Sequence[Format] = USUAL
+) -> None:
+    """Write all of them, each whole or not at all."""
+    for name, figure in figures.items():
+        for form in forms:
+            writing.write_bytes(folder / f"{name}.{form}", render(figure, form))
+    count = len(figures) * len(forms)
+    say(f"{count} pictures are in {folder}/" if count else "there is nothing to draw")
+
+
 # --- the pictures -------------------------------------------------------------------------
 
 P = ParamSpec("P")
@@ -160,7 +174,9 @@ def draw_gpus(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
         axes.set_ylim(0, run.record.gpus * 1.1)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_title(run.label)
-        use = _describe_use(run.record, look)
+        begin, end = _begin_and_end(run.record)
+        share = run.record.sums.used / (run.record.gpus * (end - begin)) if end > begin else 0.0
+        use = f"{share:.1%} of {run.record.gpus:,} GPUs{'' if look.is_narrow else ' on average'}"
         axes.set_title(use, loc="right", weight="normal", size=look.note_size)
         clock.label(axes)
     figure.supylabel("GPUs held", fontsize=mpl.rcParams["font.size"])
@@ -272,13 +288,6 @@ def _begin_and_end(record: Record) -> tuple[float, float]:
     ends = [job.completed_at for job in record.completed if job.completed_at is not None]
     # A job that never ends is drawn up to the last event.
     return begin, record.ended_at if record.unfinished or not ends else max(ends)
-
-
-def _describe_use(record: Record, look: Look) -> str:
-    begin, end = _begin_and_end(record)
-    share = record.sums.used / (record.gpus * (end - begin)) if end > begin else 0.0
-    whole = f"{share:.1%} of {record.gpus:,} GPUs"
-    return whole if look.is_narrow else f"{whole} on average"
 
 
 # --- looks --------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import pytest
 
 from dljob.core.model import GpuDemand, Job, JobId, Mechanism, Training
 from dljob.core.profiles import Costs, JobType, Profile, Speed
-from dljob.sim import knowing, policies
+from dljob.sim import policies
 from dljob.sim.clusters import Machines, build_packed
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob_lab import knowing
 from dljob_wire.messages import Shape
 
 KIND = JobType("net")

@@ -20,7 +20,7 @@ than those of the 120 jobs). The tables in ``profiles/shockwave`` hold all of th
 it is rigid in GPUs, that is how much service it needs, however often it is interrupted: completion
 times are exact. Its speed is spread evenly over its life, so a job that is stopped halfway has done
 half of its service, where really it has done fewer than half of its epochs. Policies know the
-service that is left. Those in the paper's evaluation, except Shockwave itself, believe that the
+service that is left. Policies of the paper's evaluation, except Shockwave itself, believe that the
 present batch size stays, so they overestimate what is left of a job that will adapt.
 """
 

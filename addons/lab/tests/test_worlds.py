@@ -7,24 +7,26 @@ from typing import ClassVar
 
 import pytest
 
+from dljob import installed
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import GpuDemand, Job, JobId, Node, Training
 from dljob.core.profiles import Costs, JobType
-from dljob.sim import worlds
+from dljob.installed import find_points
 from dljob.sim.clusters import build_packed
 from dljob.sim.engine.controlling.rounds import Growth, next_round
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.inputs.traces import Kind, read_trace
 from dljob.sim.jobs import workloads
-from dljob.sim.scenarios import Scenario
-from dljob.sim.worlds import WORLDS
+from dljob.sim.scenarios import LAB_WORLDS, Scenario
+from dljob_lab import worlds
 from dljob_lab.comparing.tasks import Task
+from dljob_lab.worlds import WORLDS
 from tests.builders import FakePolicy
 from tests.sim.worlds import make_traced, make_workload
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = Path(__file__).parents[3] / "tests" / "data" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,num_gpus\n"
 
 
@@ -109,10 +111,10 @@ def test_spread_job_shares_no_node(name):
 
 def test_world_sets_rounds_and_growth():
     nodes = build_packed(WORLDS["pollux"].machines)
-    settled = worlds.settle(WORLDS["pollux"], Setting(nodes=nodes))
+    settled = WORLDS["pollux"].settle(Setting(nodes=nodes))
     assert (settled.round_s, settled.period_s) == (60.0, 60.0)
     assert settled.growth == Growth(factor=2, at_first=1, most=64)
-    afs = worlds.settle(WORLDS["afs"], Setting(nodes=nodes))
+    afs = WORLDS["afs"].settle(Setting(nodes=nodes))
     assert afs == Setting(nodes=nodes), "AFS decides at events, and its curves say how far to grow"
 
 
@@ -126,15 +128,15 @@ def test_gpu_time_selects_applications():
 def test_trace_jobs_become_applications(tmp_path):
     path = write(tmp_path, *(f"{n},{n},1800,1" for n in range(200)), "x,500,36000,4")
     trace = read_trace(path)
-    assigned = worlds.assign(WORLDS["pollux"], trace, seed=0)
+    assigned = WORLDS["pollux"].assign(trace, seed=0)
     assert assigned.kind is Kind.POLLUX
     assert assigned.requests[-1].model == "yolov3"
     counts = Counter(request.model for request in assigned.requests[:-1])
     assert counts.keys() == {"cifar10", "ncf"}
     assert 70 < counts["ncf"] < 130
-    again = worlds.assign(WORLDS["pollux"], trace, seed=0)
+    again = WORLDS["pollux"].assign(trace, seed=0)
     assert again == assigned
-    other = worlds.assign(WORLDS["pollux"], trace, seed=1)
+    other = WORLDS["pollux"].assign(trace, seed=1)
     assert [r.model for r in other.requests] != [r.model for r in assigned.requests]
 
 
@@ -147,6 +149,11 @@ def test_configuration_is_kept_for_use_and_length():
     assert [each.gpus for each in worlds.find_well_used(find)] == [8]
     alone = worlds.find_well_used(lambda gpus: find(gpus) if gpus <= 4 else None)
     assert [each.gpus for each in alone] == [1]
+
+
+def test_product_knows_the_worlds_of_the_lab():
+    assert tuple(WORLDS) == LAB_WORLDS
+    assert set(find_points(installed.SCENARIOS)) >= set(LAB_WORLDS)
 
 
 def test_results_of_different_worlds_differ():

@@ -1,22 +1,22 @@
 """
 The worlds of published evaluations, so that figures can be held next to others'.
 
-``dljob simulate --world NAME`` and the reproductions ask :data:`WORLDS` for the :class:`Rules` of
-one. A world is not a workload: it says on which cluster the jobs of any trace are played, how fast
-they are, what a change costs, how often decisions are made, and what a job may be given. The rules
-become values that the simulator and every policy know already:
+:mod:`dljob.sim.scenarios` finds the :class:`Rules` of one by the entry points ``dljob.scenarios`` for
+``dljob simulate --world NAME``, and the reproductions in :data:`WORLDS`. A world is not a workload:
+it gives the cluster on which the jobs of any trace are played, their speeds, the costs of changes,
+how often decisions are made, and the numbers of GPUs that a job may have. The rules become values
+that the simulator and every policy know already:
 
 ====================  =========================  ==================================================
 rule                  function                   where it ends up
 ====================  =========================  ==================================================
 cluster               :attr:`Rules.machines`     nodes, unless the user names others
-rounds, growth        :func:`settle`             :class:`~dljob.sim.engine.settings.Setting`
-trace to model        :func:`assign`             the requests of a trace that knows no models
+rounds, growth        :meth:`Rules.settle`       :class:`~dljob.sim.engine.settings.Setting`
+trace to model        :meth:`Rules.assign`       the requests of a trace that knows no models
 speeds                :func:`divide`             profiles, the true and the known ones
-charges               :func:`charge`             costs in these profiles
+charges               :func:`divide`             costs in these profiles
 one GPU, packing      :func:`demand_of`          the options of each job
 interference          :func:`demand_of`          ``GpuDemand.whole_nodes`` of each job
-batch sizes           :attr:`Rules.batch_of`     ``Job.batch`` of each job
 ====================  =========================  ==================================================
 
 The rules for a policy are limits of where a job can run, so no policy has to know of worlds,
@@ -32,10 +32,9 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
-from dljob.core.model import BatchRange, GpuDemand, Job, Node
+from dljob.core.model import GpuDemand, Job, Node
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.sim.clusters import Machines
 from dljob.sim.engine.controlling.costs import costs_of_change
@@ -44,14 +43,8 @@ from dljob.sim.engine.settings import Setting
 from dljob.sim.inputs.shipped import load_shipped
 from dljob.sim.inputs.traces import Kind, Request, Trace
 from dljob.sim.jobs.curves import Curve
-from dljob.sim.jobs.noise import noise_of
-from dljob.sim.jobs.scaling import PolluxApplications, Profiles
 from dljob.sim.jobs.workloads import TracedJob, Workload
-
-
-def keep_batch(job: Job) -> BatchRange:
-    """Every job trains with one global batch size: the one that its trace says."""
-    return job.batch
+from dljob_lab.pollux_traces import PolluxApplications
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +52,6 @@ class Rules:
     """The rules of a world. The defaults change nothing."""
 
     name: str
-    source: str
     machines: tuple[Machines, ...]
     costs: Costs
     """The cost of a start or a change for a model that is not among the charges."""
@@ -77,8 +69,60 @@ class Rules:
     """True if a job on one node has a power of two of its GPUs."""
     shares_network: bool = True
     """True if two jobs that are each on several nodes may be on one of them together."""
-    batch_of: Callable[[Job], BatchRange] = keep_batch
-    """How the batch size of a job may change."""
+
+    def charging(self, seconds: float) -> "Rules":
+        """Charge ``seconds`` for each start and change, in place of the costs and charges of this world."""
+        return replace(self, costs=costs_of_change(seconds), charges={})
+
+    def settle(self, setting: Setting) -> Setting:
+        """Let decisions be made in rounds, and jobs grow as far as this world lets them."""
+        if not self.round_s:
+            return replace(setting, growth=self.growth)
+        # Their simulators ask the policy in every round, whether anything has happened or not.
+        period_s = min(setting.period_s, self.round_s)
+        return replace(setting, growth=self.growth, round_s=self.round_s, period_s=period_s)
+
+    def assign(self, trace: Trace, *, seed: int) -> Trace:
+        """
+        Give the jobs of a trace that knows no models one of Pollux's applications each.
+
+        By the GPU time of the trace, as its authors did (their script drops jobs below a minute and
+        beyond 1,000 GPU-hours, this does not). From then on a job is a full training of its
+        application: of the trace only the time of submission is left. The lots depend on the seed and
+        the name of the job.
+        """
+        if not self.assigns_models or trace.kind not in (Kind.DURATIONS, Kind.ITERATIONS):
+            return trace
+        applications = _Applications()
+        requests = tuple(_assign_one(each, applications, seed=seed) for each in trace.requests)
+        return Trace(Kind.POLLUX, requests)
+
+    def adapt(self, workload: Workload, *, nodes: tuple[Node, ...], rigid: bool) -> Workload:
+        """
+        Let the jobs of a workload obey the rules of this world on these nodes.
+
+        Rigid jobs keep the number of GPUs that they ask for, packed or not: the evaluations have no
+        other rule for them.
+        """
+        jobs, notes = workload.jobs, workload.notes
+        if not rigid:
+            widest = max(len(node.gpus) for node in nodes)
+            jobs = tuple(_adapt_job(self, each, node_gpus=widest) for each in jobs)
+        pairs = zip(jobs, workload.jobs, strict=True)
+        rounded = sum(new.job.gpus.requested != old.job.gpus.requested for new, old in pairs)
+        if rounded:
+            notes = (
+                *notes,
+                f"world {self.name}: {rounded} requests were rounded down, see --world",
+            )
+        return replace(
+            workload,
+            jobs=jobs,
+            truths={kind: divide(self, each) for kind, each in workload.truths.items()},
+            known={kind: divide(self, each) for kind, each in workload.known.items()},
+            notes=notes,
+            rule=f"each job those that the rules of the world {self.name} allow",
+        )
 
 
 SIA_CHARGES = {
@@ -107,9 +151,17 @@ CHANGE_S = 30.0
 ROUND_S = 60.0
 """How often Pollux's and Sia's simulators decide."""
 
-_POLLUX = Rules(
+AFS = Rules(
+    name="afs",
+    # GTX 1080, for which no speeds were published: the shipped ones are taken as they are.
+    machines=(Machines(16, 4),),
+    costs=Costs(),
+    only_powers=True,
+    shares_network=False,
+)
+
+POLLUX = Rules(
     name="pollux",
-    source="Pollux (OSDI 2021), 5.3; petuum/adaptdl, osdi21-artifact",
     machines=(Machines(16, 4, "T4"),),
     costs=costs_of_change(CHANGE_S),
     round_s=ROUND_S,
@@ -119,43 +171,17 @@ _POLLUX = Rules(
     shares_network=False,
 )
 
-WORLDS: Mapping[str, Rules] = {
-    rules.name: rules
-    for rules in (
-        Rules(
-            name="afs",
-            source="AFS (NSDI 2021), 4.4 and 5.1",
-            # GTX 1080, for which no speeds were published: the shipped ones are taken as they are.
-            machines=(Machines(16, 4),),
-            costs=Costs(),
-            only_powers=True,
-            shares_network=False,
-        ),
-        _POLLUX,
-        replace(
-            _POLLUX,
-            name="sia",
-            source="Sia (SOSP 2023); siasosp23/artifacts",
-            charges=SIA_CHARGES,
-            divisors=SIA_DIVISORS,
-            one_gpu=frozenset(),
-            shares_network=True,
-        ),
-    )
-}
+SIA = replace(
+    POLLUX,
+    name="sia",
+    charges=SIA_CHARGES,
+    divisors=SIA_DIVISORS,
+    one_gpu=frozenset(),
+    shares_network=True,
+)
+
+WORLDS: Mapping[str, Rules] = {rules.name: rules for rules in (AFS, POLLUX, SIA)}
 """By the name that users type."""
-
-
-# --- the setting ------------------------------------------------------------------------------
-
-
-def settle(rules: Rules, setting: Setting) -> Setting:
-    """Let decisions be made in rounds, and jobs grow as far as this world lets them."""
-    if not rules.round_s:
-        return replace(setting, growth=rules.growth)
-    # Their simulators ask the policy in every round, whether anything has happened or not.
-    period_s = min(setting.period_s, rules.round_s)
-    return replace(setting, growth=rules.growth, round_s=rules.round_s, period_s=period_s)
 
 
 # --- which model a job of a trace is -----------------------------------------------------------
@@ -188,22 +214,6 @@ class Configuration(NamedTuple):
     seconds: float
 
 
-def assign(rules: Rules, trace: Trace, *, seed: int) -> Trace:
-    """
-    Give the jobs of a trace that knows no models one of Pollux's applications each.
-
-    By the GPU time of the trace, as its authors did (their script drops jobs below a minute and
-    beyond 1,000 GPU-hours, this does not). From then on a job is a full training of its
-    application: of the trace only the time of submission is left. The lots depend on the seed and
-    the name of the job.
-    """
-    if not rules.assigns_models or trace.kind not in (Kind.DURATIONS, Kind.ITERATIONS):
-        return trace
-    applications = _Applications()
-    requests = tuple(_assign_one(request, applications, seed=seed) for request in trace.requests)
-    return Trace(Kind.POLLUX, requests)
-
-
 def _assign_one(request: Request, applications: "_Applications", *, seed: int) -> Request:
     # A string, because Python seeds with those alike in every process.
     lots = random.Random(f"{seed}/world/{request.id}")
@@ -227,15 +237,15 @@ class _Applications:
         self._requests: dict[str, tuple[Configuration, ...]] = {}
 
     def find_requests(self, model: str) -> tuple[Configuration, ...]:
-        """Each number of GPUs that the application uses well, with its best batch size."""
+        """Each number of GPUs that the application uses well, with the batch size that trains fastest there."""
         if model not in self._requests:
-            self._requests[model] = find_well_used(partial(self._find_best, model))
-        return self._requests[model]
 
-    def _find_best(self, model: str, gpus: int) -> Configuration | None:
-        """The batch size with which the whole training takes least on ``gpus`` GPUs."""
-        found = list(self._iter_configurations(model, gpus))
-        return min(found, key=lambda each: each.seconds, default=None)
+            def find_best(gpus: int) -> Configuration | None:
+                found = self._iter_configurations(model, gpus)
+                return min(found, key=lambda each: each.seconds, default=None)
+
+            self._requests[model] = find_well_used(find_best)
+        return self._requests[model]
 
     def _iter_configurations(self, model: str, gpus: int) -> Iterator[Configuration]:
         for batch, iterations in sorted(self._applications.batches_of(model).items()):
@@ -266,38 +276,9 @@ def find_well_used(find_best: Callable[[int], Configuration | None]) -> tuple[Co
 # --- the jobs ---------------------------------------------------------------------------------
 
 
-def adapt(rules: Rules, workload: Workload, *, nodes: tuple[Node, ...], rigid: bool) -> Workload:
-    """
-    Let the jobs of a workload obey the rules of this world on these nodes.
-
-    Rigid jobs keep the number of GPUs that they ask for, packed or not: the evaluations have no
-    other rule for them.
-    """
-    jobs = tuple(_adapt_job(rules, each, nodes=nodes, rigid=rigid) for each in workload.jobs)
-    pairs = zip(jobs, workload.jobs, strict=True)
-    rounded = sum(new.job.gpus.requested != old.job.gpus.requested for new, old in pairs)
-    notes = workload.notes
-    if rounded:
-        notes = (*notes, f"world {rules.name}: {rounded} requests were rounded down, see --world")
-    return replace(
-        workload,
-        jobs=jobs,
-        truths=_adapt_profiles(rules, workload.truths),
-        known=_adapt_profiles(rules, workload.known),
-        notes=notes,
-        rule=f"each job those that the rules of the world {rules.name} allow",
-    )
-
-
-def _adapt_job(
-    rules: Rules, traced: TracedJob, *, nodes: tuple[Node, ...], rigid: bool
-) -> TracedJob:
-    job = traced.job
-    if not rigid:
-        widest = max(len(node.gpus) for node in nodes)
-        job = replace(job, gpus=demand_of(rules, job, node_gpus=widest))
-    job = replace(job, batch=rules.batch_of(job))
-    return replace(traced, job=job, noise=traced.noise or noise_of(job))
+def _adapt_job(rules: Rules, traced: TracedJob, *, node_gpus: int) -> TracedJob:
+    demand = demand_of(rules, traced.job, node_gpus=node_gpus)
+    return replace(traced, job=replace(traced.job, gpus=demand))
 
 
 def demand_of(rules: Rules, job: Job, *, node_gpus: int) -> GpuDemand:
@@ -334,25 +315,16 @@ def is_packed(gpus: int, node_gpus: int, *, only_powers: bool) -> bool:
 # --- how fast they are, and what a change costs them -------------------------------------------
 
 
-def _adapt_profiles(rules: Rules, profiles: Profiles) -> Profiles:
-    return {kind: charge(rules, divide(rules, each)) for kind, each in profiles.items()}
-
-
 def divide(rules: Rules, profile: Profile) -> Profile:
-    """Divide the speeds of a model by what its authors found a real cluster to be slower."""
-    divisor = rules.divisors.get(profile.type.model, 1.0)
-    if divisor == 1.0:
-        return profile
-    speeds = {
-        shape: speed._replace(iterations_per_s=speed.iterations_per_s / divisor)
-        for shape, speed in profile.speeds.items()
-    }
-    return replace(profile, speeds=speeds)
-
-
-def charge(rules: Rules, profile: Profile) -> Profile:
-    """Let a model pay what this world charges it, unless its costs were measured."""
-    seconds = rules.charges.get(profile.type.model)
-    if seconds is None or profile.costs is not None:
-        return profile
-    return replace(profile, costs=costs_of_change(seconds))
+    """Divide the speeds by the factor by which a real cluster was slower; charge unless costs were measured."""
+    model = profile.type.model
+    divisor, seconds = rules.divisors.get(model, 1.0), rules.charges.get(model)
+    if divisor != 1.0:
+        speeds = {
+            shape: speed._replace(iterations_per_s=speed.iterations_per_s / divisor)
+            for shape, speed in profile.speeds.items()
+        }
+        profile = replace(profile, speeds=speeds)
+    if seconds is not None and profile.costs is None:
+        profile = replace(profile, costs=costs_of_change(seconds))
+    return profile

@@ -7,10 +7,10 @@ one instant when they should, and one decision is made for both.
 """
 
 import heapq
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Generic, TypeVar
 
-Event = TypeVar("Event")
+Event = Callable[[], None]
 
 RESOLUTION = 1e-6
 """The shortest time that there is."""
@@ -26,7 +26,7 @@ class Order(IntEnum):
     WAKE = 4
 
 
-class Kernel(Generic[Event]):
+class EventQueue:
     """A queue of events. Ties are settled by :class:`Order`, then by the order in which they were put in."""
 
     __slots__ = ("_count", "_facts", "_heap", "now")

@@ -6,9 +6,9 @@ import pytest
 
 from dljob.core.profiles import JobType
 from dljob.sim.errors import BadInput
-from dljob.sim.inputs.rubick import load_rubick
 from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.jobs import workloads
+from dljob_lab.rubick_traces import load_rubick
 from dljob_wire.messages import Shape
 from tests.sim.worlds import read_workload
 

@@ -12,11 +12,11 @@ from matplotlib.gridspec import SubplotSpec
 from dljob.core.model import NodeName
 from dljob.sim import policies
 from dljob.sim.engine.settings import Outage
-from dljob.sim.results import axes, plots
 from dljob.sim.results.looks import LOOKS
-from dljob.sim.results.plots import Run
 from dljob.sim.results.records import Record
+from dljob_lab import axes, plots
 from dljob_lab.comparing import bar_charts
+from dljob_lab.plots import Run
 from tests.sim.worlds import make_traced, play
 
 

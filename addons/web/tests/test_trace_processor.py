@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from addons.web.tests.browsers import find_node
-from dljob.client.exporting.files import Format, render
+from dljob.client.exporting import Format, render
 from dljob.core.recording.record import Gpu, Header, Record, Source
 from tests.ctl.running import FIVE
 

@@ -1,1 +1,0 @@
-"""The record in the formats of other programs: traces for Perfetto."""
