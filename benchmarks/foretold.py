@@ -23,7 +23,7 @@ from _measuring import describe_machine, print_result
 from _progress import run, say, wait_until
 
 from dljob.cli.verbs.server.profiles import open_profiles
-from dljob.cli.verbs.watching.record import read_store
+from dljob.cli.verbs.watching.report import read_store
 from dljob.core.recording.record import Ended, Given, Record
 from dljob.local.folders import Folders
 from dljob.sim.inputs.shipped import load_shipped

@@ -29,7 +29,7 @@ import yaml
 from _measuring import describe_machine, print_result
 from _progress import count, run, say, wait_until
 
-from dljob.cli.verbs.watching.record import read_store
+from dljob.cli.verbs.watching.report import read_store
 from dljob.client.jobviews import read_time
 from dljob.local.folders import Folders
 from tests.ctl.cluster.playing import home_of, make_user

@@ -21,7 +21,7 @@ none         nothing but the GPUs, each process its own
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -225,7 +225,7 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-FRAMEWORKS = {
+FRAMEWORKS: Mapping[str, Callable[[Run, int], dict[str, str]]] = {
     "pytorch": describe_pytorch,
     "tensorflow": describe_tensorflow,
     "horovod": describe_horovod,

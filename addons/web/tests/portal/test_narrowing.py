@@ -76,7 +76,7 @@ def nodes_of(jobs, *, cordoned, out):
         [node_of(cordoned=cordoned)],
         find_holdings(jobs, ""),
         pool=Pool(),
-        told={NODE: {"out": {"0": "blue/b was here", **out}, "uuids": {"0": "GPU-x"}}},
+        known={NODE: {"out": {"0": "blue/b was here", **out}, "uuids": {"0": "GPU-x"}}},
         sees_all_jobs=True,
     )
 

@@ -352,9 +352,13 @@ def show_futures(
     notes, futures = [*limits], []
     supposed: dict[JobId, None] = {}
     for snapshot, policy in zip(*posed, strict=True):
-        is_late = make_limit(seconds / 2)
+        until = time.monotonic() + seconds / 2
+
+        def is_late(until: float = until) -> bool:
+            return is_gone() or time.monotonic() > until
+
         try:
-            found = foresee_all(snapshot, policy, is_late=lambda late=is_late: is_gone() or late())
+            found = foresee_all(snapshot, policy, is_late=is_late)
         except Exception as error:
             raise PolicyError(policy, error) from error
         supposed |= {job: None for job, future in found.items() if future.supposes}
