@@ -8,13 +8,12 @@ where the platform stores them.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dljob.control.gpus.corroborating import Suspicions
-from dljob.control.gpus.marking import marked
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef, JobId, NodeName
@@ -201,14 +200,6 @@ class GpuFaults:
             log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
             self._suspected.append((ref, job))
         return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
-
-    def mark(self, scene: Scene) -> Scene:
-        """Mark the broken GPUs in the scene as out of service."""
-        if not self._faults:
-            return scene
-        faults = self.faults
-        nodes = {name: marked(node, faults) for name, node in scene.nodes.items()}
-        return replace(scene, nodes=nodes)
 
     def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
         """Yield news for the owners of broken GPUs, and for the jobs that are alone in suspecting a
