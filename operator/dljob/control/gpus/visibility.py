@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dljob.control.gpus.corroborating import Suspicions
-from dljob.control.gpus.faults import Reinstatements, ReturnedNodes
+from dljob.control.gpus.faults import Reinstatements
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import PodKey
 from dljob.control.situation.scene import Scene
@@ -68,7 +68,6 @@ class MissingGpus:
         self._absences: dict[GpuRef, _Absence] = {}
         self._lost: dict[GpuRef, str] = {}
         """The GPUs that existing containers have lost."""
-        self._returned_nodes = ReturnedNodes()
         self._reinstatements = Reinstatements()
 
     @property
@@ -79,11 +78,7 @@ class MissingGpus:
     def update(self, scene: Scene) -> None:
         """Take in which GPUs the containers see."""
         before = self.unavailable
-        returned, reinstated = (
-            self._returned_nodes.update(scene),
-            self._reinstatements.update(scene),
-        )
-        for ref in [ref for ref in self._absences if ref.node in returned or ref in reinstated]:
+        for ref in self._reinstatements.update(scene, self._absences):
             del self._absences[ref]
         self._views = {each.name: each for each in self._iter_views(scene)}
         believed = self._weigh(scene)
