@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dljob.control.gpus.faults import GpuFaults
+from dljob.control.gpus.marking import marked
 from dljob.control.situation.ports import BootState
 from dljob.core import policies
 from dljob.core.model import Gpu, GpuRef, NodeName
@@ -25,7 +26,7 @@ def reporting(*seen: Seen, holds=(0, 1), incarnation="x"):
 
 def broken(faults, scene):
     faults.update(scene)
-    gpus = faults.mark(scene).nodes[N0].gpus
+    gpus = marked(scene.nodes[N0], faults.faults).gpus
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
 

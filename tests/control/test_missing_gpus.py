@@ -7,6 +7,7 @@ import pytest
 from dljob.control.acting.commands import Remove
 from dljob.control.acting.coordinating import next_commands
 from dljob.control.acting.job_in_scene import NAMES_S, is_ready
+from dljob.control.gpus.marking import marked
 from dljob.control.gpus.uuids import GpuUuids
 from dljob.control.gpus.visibility import MissingGpus
 from dljob.control.judging.judging import judge
@@ -40,7 +41,7 @@ def training(*gpus: Gpu, incarnation="x", stalled=False, problems=()) -> State:
 
 def out(missing: MissingGpus, scene: Scene) -> dict[int, str]:
     missing.update(scene)
-    gpus = missing.mark(scene).nodes[N0].gpus
+    gpus = marked(scene.nodes[N0], missing.unavailable).gpus
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
 
@@ -213,9 +214,9 @@ def test_gpu_held_by_index_is_that_device():
     uuids.restore({N0: {0: "GPU-a", 1: "GPU-c", 2: "GPU-d"}})
     scene = node_of(3, holder, later)
     uuids.update(scene)
-    marked = uuids.mark(scene)
-    assert GpuRef(N0, 2) in marked.held_by(JobId("a"))
-    assert not marked.is_free_for(JobId("b"), GpuRef(N0, 2))
+    named = uuids.mark(scene)
+    assert GpuRef(N0, 2) in named.held_by(JobId("a"))
+    assert not named.is_free_for(JobId("b"), GpuRef(N0, 2))
 
 
 def test_uuids_of_the_platform_win():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dljob.control.gpus.marking import marked
 from dljob.control.gpus.occupancy import RETRY_S, SETTLE_S, Occupancy
 from dljob.control.judging.judging import judge
 from dljob.control.situation.rules import Rules
@@ -38,7 +39,7 @@ def scene_of(*states: State, now: float = NOW, reachable: bool = True) -> Scene:
 
 def out(occupancy: Occupancy, scene: Scene) -> dict[int, str]:
     occupancy.update(scene)
-    gpus = occupancy.mark(scene).nodes[N0].gpus
+    gpus = marked(scene.nodes[N0], occupancy.unavailable).gpus
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
 

@@ -4,9 +4,11 @@ Called by :mod:`dljob.control.loop` at the beginning of each cycle.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dljob.control.acting.recording import Records
 from dljob.control.gpus.faults import GpuFaults
+from dljob.control.gpus.marking import marked
 from dljob.control.gpus.occupancy import Occupancy
 from dljob.control.gpus.uuids import GpuUuids
 from dljob.control.gpus.visibility import MissingGpus
@@ -157,5 +159,13 @@ class Observer:
         broken = self.gpu_faults.update(scene)
         self._missing_gpus.update(scene)
         self._occupancy.update(scene)
-        scene = self._missing_gpus.mark(self.gpu_faults.mark(scene))
-        return self._occupancy.mark(scene), broken
+        # A person has to repair a broken GPU, so of several reasons that one is shown.
+        reasons = {
+            **self._occupancy.unavailable,
+            **self._missing_gpus.unavailable,
+            **self.gpu_faults.faults,
+        }
+        if reasons:
+            nodes = {name: marked(node, reasons) for name, node in scene.nodes.items()}
+            scene = replace(scene, nodes=nodes)
+        return scene, broken

@@ -8,13 +8,12 @@ where the platform stores them.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dljob.control.gpus.corroborating import Suspicions
-from dljob.control.gpus.marking import marked
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef, JobId, NodeName
@@ -102,40 +101,33 @@ def _still_there(reports: _Reports, scene: Scene) -> _Reports:
     return {device._replace(ref=ref): report for device, ref, report in found if ref is not None}
 
 
-class ReturnedNodes:
-    """The nodes that a person has cordoned and uncordoned, which reinstates all their GPUs."""
-
-    def __init__(self) -> None:
-        self._cordoned: frozenset[NodeName] = frozenset()
-
-    def update(self, scene: Scene) -> frozenset[NodeName]:
-        """Return the nodes that were uncordoned since the last call."""
-        cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
-        back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
-        # A node that is absent at the moment was not uncordoned.
-        self._cordoned = (self._cordoned - back) | cordoned
-        return back
-
-
 class Reinstatements:
-    """The GPUs that a person has reinstated: a node shows a new token for each time."""
+    """Finds the GPUs that a person reinstates: a node shows a new token for one, or is uncordoned, which means all."""
 
     def __init__(self) -> None:
         self.seen: dict[GpuRef, str] | None = None
         """The tokens at the last call; None before the first."""
+        self._cordoned: frozenset[NodeName] = frozenset()
 
-    def update(self, scene: Scene) -> frozenset[GpuRef]:
-        """Return the GPUs that a person has reinstated since the last call."""
+    def update(self, scene: Scene, known: Iterable[GpuRef]) -> list[GpuRef]:
+        """Return the GPUs, of the ``known`` ones, that a person has reinstated since the last call."""
+        cordoned = frozenset(n for n, node in scene.nodes.items() if not node.schedulable)
+        back = frozenset(name for name in self._cordoned if name in scene.nodes) - cordoned
+        # A node that is absent at the moment was not uncordoned, and shows no token.
+        self._cordoned = (self._cordoned - back) | cordoned
         shown = {
             GpuRef(name, number): word
             for name in scene.nodes
             for number, word in scene.machine(name).pardons.items()
         }
         before = self.seen if self.seen is not None else shown
-        # A node that is absent at the moment shows no token.
         away = {ref: word for ref, word in before.items() if ref.node not in scene.nodes}
         self.seen = away | shown
-        return frozenset(ref for ref, word in shown.items() if before.get(ref) != word)
+        return [
+            ref
+            for ref in known
+            if ref.node in back or (ref in shown and before.get(ref) != shown[ref])
+        ]
 
 
 class GpuFaults:
@@ -148,7 +140,6 @@ class GpuFaults:
         """The current reports."""
         self._devices: dict[GpuRef, _Device] = {}
         """The devices of the current reports."""
-        self._returned_nodes = ReturnedNodes()
         self._reinstatements = Reinstatements()
         self._suspicions = Suspicions()
         self._suspected: list[tuple[GpuRef, JobId]] = []
@@ -166,11 +157,7 @@ class GpuFaults:
         self._faults = _still_there(self._faults, scene)
         self._reinstated = _still_there(self._reinstated, scene)
         self._devices = {ref: _Device.at(scene, ref) for ref in self._reports}
-        returned, reinstated = (
-            self._returned_nodes.update(scene),
-            self._reinstatements.update(scene),
-        )
-        for ref in [ref for ref in self.faults if ref.node in returned or ref in reinstated]:
+        for ref in self._reinstatements.update(scene, self.faults):
             self.reinstate(ref)
         new = self._weigh(scene, testimonies)
         for ref, report in new.items():
@@ -201,14 +188,6 @@ class GpuFaults:
             log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
             self._suspected.append((ref, job))
         return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
-
-    def mark(self, scene: Scene) -> Scene:
-        """Mark the broken GPUs in the scene as out of service."""
-        if not self._faults:
-            return scene
-        faults = self.faults
-        nodes = {name: marked(node, faults) for name, node in scene.nodes.items()}
-        return replace(scene, nodes=nodes)
 
     def news(self, scene: Scene, refs: tuple[GpuRef, ...]) -> Iterator[tuple[JobId, News]]:
         """Yield news for the owners of broken GPUs, and for the jobs that are alone in suspecting a

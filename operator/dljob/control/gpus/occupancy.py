@@ -7,9 +7,8 @@ it any more, it is offered again after a while: the next start checks it.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dljob.control.gpus.marking import marked
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef
@@ -65,13 +64,10 @@ class Occupancy:
         self._heard = frozenset(heard)
         self._tell(before)
 
-    def mark(self, scene: Scene) -> Scene:
-        """Mark these GPUs in the scene as out of service."""
-        if not self._used:
-            return scene
-        reasons = {ref: finding.why for ref, finding in self._used.items()}
-        nodes = {name: marked(node, reasons) for name, node in scene.nodes.items()}
-        return replace(scene, nodes=nodes)
+    @property
+    def unavailable(self) -> Mapping[GpuRef, str]:
+        """The GPUs that no job can get, and the reasons."""
+        return {ref: finding.why for ref, finding in self._used.items()}
 
     def reinstate(self, ref: GpuRef) -> bool:
         """Reinstate a GPU; return False if it was not known as used."""

@@ -9,12 +9,11 @@ uncordons its node.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dljob.control.gpus.corroborating import Suspicions
-from dljob.control.gpus.faults import Reinstatements, ReturnedNodes
-from dljob.control.gpus.marking import marked
+from dljob.control.gpus.faults import Reinstatements
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import PodKey
 from dljob.control.situation.scene import Scene
@@ -69,7 +68,6 @@ class MissingGpus:
         self._absences: dict[GpuRef, _Absence] = {}
         self._lost: dict[GpuRef, str] = {}
         """The GPUs that existing containers have lost."""
-        self._returned_nodes = ReturnedNodes()
         self._reinstatements = Reinstatements()
 
     @property
@@ -79,12 +77,8 @@ class MissingGpus:
 
     def update(self, scene: Scene) -> None:
         """Take in which GPUs the containers see."""
-        before = self._unavailable
-        returned, reinstated = (
-            self._returned_nodes.update(scene),
-            self._reinstatements.update(scene),
-        )
-        for ref in [ref for ref in self._absences if ref.node in returned or ref in reinstated]:
+        before = self.unavailable
+        for ref in self._reinstatements.update(scene, self._absences):
             del self._absences[ref]
         self._views = {each.name: each for each in self._iter_views(scene)}
         believed = self._weigh(scene)
@@ -124,16 +118,9 @@ class MissingGpus:
         return believed
 
     @property
-    def _unavailable(self) -> Mapping[GpuRef, str]:
+    def unavailable(self) -> Mapping[GpuRef, str]:
+        """The GPUs that no job can get, and the reasons."""
         return {**self._lost, **self.absent}
-
-    def mark(self, scene: Scene) -> Scene:
-        """Mark these GPUs in the scene as out of service."""
-        unavailable = self._unavailable
-        if not unavailable:
-            return scene
-        nodes = {name: marked(node, unavailable) for name, node in scene.nodes.items()}
-        return replace(scene, nodes=nodes)
 
     def reinstate(self, ref: GpuRef) -> bool:
         """Note that a container sees the GPU again; return whether it was missing."""
@@ -160,7 +147,7 @@ class MissingGpus:
         return _View(name, state, node, seen, missing, ever_seen, since)
 
     def _tell(self, before: Mapping[GpuRef, str]) -> None:
-        now = self._unavailable
+        now = self.unavailable
         for ref in sorted(now.keys() - before.keys()):
             log.warning("GPU %s gets no jobs: %s", ref, now[ref])
         for ref in sorted(before.keys() - now.keys()):
