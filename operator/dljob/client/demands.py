@@ -51,12 +51,11 @@ class Demand(NamedTuple):
         counts = self.counts if self.counts is not None else self._narrowed(gpus)
         kept = {name: value for name, value in gpus.items() if name not in COUNTS}
         changed = {**counts, **kept}
-        if "options" in counts:
-            allowed = counts["options"]
-        else:
-            allowed = range(counts["min"], counts["max"] + 1)
-        if "requested" in kept and kept["requested"] not in allowed:
-            del changed["requested"]
+        if "requested" in kept:
+            is_range = "options" not in counts
+            allowed = range(counts["min"], counts["max"] + 1) if is_range else counts["options"]
+            if kept["requested"] not in allowed:
+                del changed["requested"]
         return changed
 
     def _narrowed(self, gpus: Fields) -> Fields:

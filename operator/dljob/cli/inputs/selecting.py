@@ -44,7 +44,11 @@ class Selection(NamedTuple):
         The ``warning`` says, before the question, what else the answer yes does.
         Raises :class:`click.Abort` if the user does not want that.
         """
-        self._check_usage()
+        given = bool(self.names) + bool(self.selector) + self.is_all
+        if given > 1:
+            raise click.UsageError("names, --selector and --all exclude each other; give one")
+        if not given:
+            raise click.UsageError("no job is named; give names, --selector LABELS or --all")
         if self.names:
             return self.names
         listed = backend.list_jobs(self.selector).items
@@ -56,13 +60,6 @@ class Selection(NamedTuple):
         elif not self.is_sure:
             _ask(verb, chosen, warning)
         return chosen
-
-    def _check_usage(self) -> None:
-        if bool(self.names) + bool(self.selector) + self.is_all == 1:
-            return
-        if self.names or self.selector or self.is_all:
-            raise click.UsageError("names, --selector and --all exclude each other; give one")
-        raise click.UsageError("no job is named; give names, --selector LABELS or --all")
 
 
 def _ask(verb: str, names: tuple[str, ...], warning: str) -> None:

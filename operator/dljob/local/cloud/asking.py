@@ -1,5 +1,5 @@
 """
-Asks the metadata service of a cloud about the end of this machine.
+Asks the metadata service of a cloud about the end of this machine; :class:`EndWatch` does so until it is withdrawn.
 
 The service answers at a link-local address over plain HTTP, so each answer counts as hostile: short, in time, without
 redirects, and never through a proxy.

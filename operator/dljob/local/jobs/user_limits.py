@@ -39,39 +39,18 @@ class ConnectionLimits:
     """A factory of protocols that counts connections in front of another factory."""
 
     def __init__(self, inner: Callable[[], asyncio.Protocol], most: int) -> None:
-        self._inner = inner
-        self._most = most
-        self._open: Counter[int] = Counter()
-        self._refused: Counter[int] = Counter()
+        self.inner = inner
+        self.most = most
+        self.open: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter()
         """Refused connections that are still open."""
 
     def __call__(self) -> asyncio.Protocol:
         return _CountedConnection(self)
 
-    def admit(self, transport: asyncio.Transport) -> tuple[int, asyncio.Protocol | None]:
-        """Return the user of a connection, and a protocol unless that user has too many connections."""
-        uid = read_peer(transport.get_extra_info("socket")).uid
-        if uid != 0 and self._open[uid] >= self._most:
-            return uid, None
-        self._open[uid] += 1
-        return uid, self._inner()
-
-    def release(self, uid: int) -> None:
-        _subtract(self._open, uid)
-
-    def begin_refusal(self, uid: int) -> bool:
-        """Count a refused connection; return whether it may stay open for the answer."""
-        if self._refused[uid] >= MOST_REFUSALS:
-            return False
-        self._refused[uid] += 1
-        return True
-
-    def end_refusal(self, uid: int) -> None:
-        _subtract(self._refused, uid)
-
     def refusal_text(self, uid: int) -> bytes:
         error = (
-            f"{name_user(uid)} has {self._most} connections to this server, which is the most for one user;"
+            f"{name_user(uid)} has {self.most} connections to this server, which is the most for one user;"
             " end some of the dljob commands that wait or follow"
         )
         body = json.dumps({"error": error, "problems": []}).encode()
@@ -82,12 +61,6 @@ class ConnectionLimits:
         return head.encode() + body
 
 
-def _subtract(counter: Counter[int], uid: int) -> None:
-    counter[uid] -= 1
-    if not counter[uid]:
-        del counter[uid]
-
-
 class _CountedConnection(asyncio.Protocol):
     """A counted connection in front of the protocol that serves it."""
 
@@ -95,28 +68,35 @@ class _CountedConnection(asyncio.Protocol):
         self._limits = limits
         self._uid = 0
         self._inner: asyncio.Protocol | None = None
-        self._is_refused = False
+        self._counted: Counter[int] | None = None
+        """The counter that holds this connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        ours = cast("asyncio.Transport", transport)
-        self._uid, self._inner = self._limits.admit(ours)
-        if self._inner is not None:
+        ours, limits = cast("asyncio.Transport", transport), self._limits
+        self._uid = uid = read_peer(ours.get_extra_info("socket")).uid
+        if uid == 0 or limits.open[uid] < limits.most:
+            self._count(limits.open)
+            self._inner = limits.inner()
             self._inner.connection_made(transport)
-            return
-        self._is_refused = self._limits.begin_refusal(self._uid)
-        if self._is_refused:
+        elif limits.refused[uid] < MOST_REFUSALS:
+            self._count(limits.refused)
             # Closing with unread input resets the connection, so that the client loses the answer.
-            ours.write(self._limits.refusal_text(self._uid))
+            ours.write(limits.refusal_text(uid))
             asyncio.get_running_loop().call_later(REFUSAL_S, ours.close)
         else:
             ours.abort()
 
+    def _count(self, counter: Counter[int]) -> None:
+        counter[self._uid] += 1
+        self._counted = counter
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._counted is not None:
+            self._counted[self._uid] -= 1
+            if not self._counted[self._uid]:
+                del self._counted[self._uid]
         if self._inner is not None:
-            self._limits.release(self._uid)
             self._inner.connection_lost(exc)
-        elif self._is_refused:
-            self._limits.end_refusal(self._uid)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:

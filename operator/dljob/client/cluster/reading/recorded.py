@@ -15,7 +15,6 @@ from dljob.client.cluster.reading.past import list_events, list_history
 from dljob.client.jobviews import FINAL, read_time
 from dljob.core.documents.jobnames import full_name
 from dljob.core.documents.jobschema import USER_LABEL
-from dljob.core.model import Placement
 from dljob.core.recording.record import (
     Decided,
     Ended,
@@ -119,7 +118,9 @@ def _of_entry(entry: Json, name: str) -> Iterator[Line]:
     if kind not in STEPS:
         yield Happened(at=at, job=name, name=kind[:1].upper() + kind[1:], message=message)
         return
-    old, new = (_placement(entry.get(side)) for side in ("old", "new"))
+    # The status may have only a number.
+    sides = [entry.get("old"), entry.get("new")]
+    old, new = (read_placement(each) if each and each.get("nodes") else None for each in sides)
     generation = entry.get("generation", 0)
     yield Decided(
         at=at,
@@ -135,11 +136,6 @@ def _of_entry(entry: Json, name: str) -> Iterator[Line]:
     # The history of a status has every decision about GPUs, so Given lines follow from it.
     if kind != "wait" and generation:
         yield Given(at=at, job=name, generation=generation, placement=new)
-
-
-def _placement(document: Json | None) -> Placement | None:
-    """Read a placement; ``None`` if there is none, or if the status has only a number."""
-    return read_placement(document) if document and document.get("nodes") else None
 
 
 def _of_gpus(nodes: Iterable[Json], at: float) -> Iterator[Line]:
