@@ -1,20 +1,20 @@
 """
-Which process is which part of the whole, in the words of each framework.
+The ranks of a run: their environments, in the terms of each framework, and their processes.
 
-Pure: a declaration in, environments out. It sets only the variables that a framework reads, and
-everything else in the environment stays as the user made it.
+:func:`lay_out` takes a declaration and returns environments. It sets only the variables that a
+framework reads; the rest of the environment stays as the user made it.
 
 ===========  ==============================================================================
-pytorch      what ``torchrun`` would set; every process sees all GPUs of its container and
-             takes the one that LOCAL_RANK names. And what a torchrun reads that is itself
-             started for each node, as its options
+pytorch      as ``torchrun`` sets it; every process sees all GPUs of its container and
+             takes the one that LOCAL_RANK names. Also the options of a torchrun that is itself
+             started on each node, as variables
 tensorflow   ``TF_CONFIG`` where there are several processes (MultiWorkerMirroredStrategy),
              nothing for a single one (MirroredStrategy); each process sees its own GPUs
-horovod      what ``horovodrun`` would set, for its Gloo controller; the processes meet at a server
-             that the user starts. A single process gets none of it
+horovod      as ``horovodrun`` sets it for its Gloo controller; the processes meet at a server
+             that the user starts. A single process gets none of these variables
 jax          the address that ``jax.distributed.initialize()`` reads, and the two numbers that it
-             has to be given, also where there is one process; each process sees its own GPUs
-none         nothing but the GPUs, each process its own
+             requires, also for one process; each process sees its own GPUs
+none         only the GPUs; each process has its own
 ===========  ==============================================================================
 """
 

@@ -150,8 +150,8 @@ def main() -> None:
     environment = dict(os.environ)
     faults = preload(sys.argv[5:])
     # Import modules that frameworks import later, if they exist in the installed version.
-    for name, later in () if faults else LATER.items():
-        if name in sys.modules:
+    for name, later in LATER.items():
+        if name in sys.modules and not faults:
             with contextlib.suppress(Exception):
                 importlib.import_module(later)
     answer(answers, ready=not faults, faults=faults)
