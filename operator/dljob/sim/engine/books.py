@@ -5,6 +5,7 @@ The other parts of :mod:`dljob.sim.engine` change the state of a job here and no
 its iterations and its place in the queue are counted once for every kind of change.
 """
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -177,7 +178,9 @@ class Books:
         run.pending_since = now
         self.journal.record.queue.add(1, now)
         # Kept, because a job whose stop is put off trains on while it is in the queue already.
-        run.alone_s = self._truth.seconds_alone(run)
+        left = run.traced.iterations + run.wasted - run.state.iterations_done
+        speed = self._truth.speed_on_one_gpu(run)
+        run.alone_s = max(0.0, left) / speed if speed > 0 else math.inf
         self.journal.record.blocking.enter(now, waited=run.waited, remaining=run.alone_s)
 
     def complete(self, run: Run) -> None:
