@@ -12,6 +12,7 @@ import functools
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from dljob_sidecar.checkpoints.requests import LastOutput
 from dljob_sidecar.contract import Changed, Report
@@ -30,10 +31,9 @@ from dljob_sidecar.observing.tailing import Tail
 from dljob_sidecar.processes.supervising import Hooks, Processes
 from dljob_sidecar.serving.admitting import Admission
 from dljob_sidecar.settings import Settings
-from dljob_sidecar.warm import offering
 from dljob_sidecar.warm.budgets import Budget, read_free_bytes
 from dljob_sidecar.warm.warming import SparePool
-from dljob_wire.checkpoints import Confirmation
+from dljob_wire.checkpoints import Complete, Confirmation
 from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Warmth
 from dljob_wire.training import Split, Training, is_at_end
 
@@ -43,6 +43,25 @@ ASK_AGAIN_SECONDS = 1.0
 """The pause before the driver is asked again for the number of GPUs."""
 RELEASED_IN_USE_SECONDS = 60.0
 """How long a release of GPUs in use is reported, so the controller sees it despite a new start."""
+
+
+MODULES = Path(__file__).parent / "importable"
+"""The folder with only the package ``dljob``, also inside the SideCar's archive."""
+
+
+def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
+    """Add the variables of :mod:`dljob.training`, without replacing the user's."""
+    saving = training.checkpoint
+    offered = {
+        "DLJOB_CHECKPOINT_DIR": saving.path,
+        "DLJOB_CHECKPOINT_SIGNAL": saving.signal,
+        "DLJOB_CHECKPOINT_MARKER": saving.marker_file if saving.complete is Complete.MARKER else "",
+        "DLJOB_PROGRESS_FILE": training.progress.file,
+    }
+    given = {name: value for name, value in offered.items() if value}
+    # Append the folder, so the user's own entries take precedence.
+    path = ":".join(filter(None, (environment.get("PYTHONPATH"), str(MODULES))))
+    return {**given, **environment, "PYTHONPATH": path}
 
 
 class LogCannotOpen(Exception):
@@ -72,7 +91,7 @@ class Assembly:
         training = settings.training
         self._environment = environment
         environment = {
-            **offering.offer(environment, training),
+            **offer(environment, training),
             MARK: mark,
             stacks.VARIABLE: str(int(stacks.SIGNAL)),
         }

@@ -169,7 +169,7 @@ class Checkpoint:
     says where it is."""
     files: str = declare(Text(PATH_LENGTH, _PATTERN), "")
     """Which files or folders below path are one checkpoint each, as a pattern: checkpoint-*, *.pt, logs/**/*.ckpt. If
-    left out, a framework's own names, or all of path together. Logs beside them never count."""
+    left out, a framework's own names, or all of path together. Logs next to them never count."""
     complete: Complete = declare(OneOf(Complete), Complete.AUTO)
     """How DLJob sees that a checkpoint is complete: by the marks of a framework (huggingface, accelerate, dcp,
     lightning, keras, tensorflow, deepspeed, megatron), by a file that is written last (marker), by its name (rename),

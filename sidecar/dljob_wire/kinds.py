@@ -425,7 +425,10 @@ class Text(Kind):
 
     def read(self, value: Any, path: str, *, refuse: Refuse) -> Any:
         if not isinstance(value, str):
-            remedy = self._instead_of(value)
+            remedy = self.remedy or "give a string"
+            if isinstance(value, (int, float)):
+                complaint = self._complaint(shown(value))
+                remedy = complaint.remedy if complaint else "write it in quotes"
             return _refuse_type(refuse, value, path=path, wanted="a string", remedy=remedy)
         if complaint := self._complaint(value):
             refuse(path, value, *complaint)
@@ -434,13 +437,6 @@ class Text(Kind):
     @property
     def allowed(self) -> str:
         return "a text"
-
-    def _instead_of(self, value: object) -> str:
-        """Return the remedy for a value that is no string."""
-        if isinstance(value, (int, float)):
-            complaint = self._complaint(shown(value))
-            return complaint.remedy if complaint else "write it in quotes"
-        return self.remedy or "give a string"
 
     def _complaint(self, value: str) -> Complaint | None:
         if self.check is not None and (complaint := self.check(value)):
@@ -458,14 +454,12 @@ class Text(Kind):
 
     def keywords(self) -> Json:
         least = {"minLength": self.min_length} if self.min_length else {}
-        return {"type": "string", **least, "maxLength": self.max_length, **self._form_keywords()}
-
-    def _form_keywords(self) -> Json:
-        if self.form is None:
-            return {}
-        if self.is_for_programs:
-            return {"pattern": f"^(?:{self.form.pattern})$"}
-        return {"x-kubernetes-validations": [self.form.validation()]}
+        form: Json = {}
+        if self.form is not None and self.is_for_programs:
+            form = {"pattern": f"^(?:{self.form.pattern})$"}
+        elif self.form is not None:
+            form = {"x-kubernetes-validations": [self.form.validation()]}
+        return {"type": "string", **least, "maxLength": self.max_length, **form}
 
 
 class Said(Text):

@@ -48,7 +48,7 @@ class Split(str, Enum):
 class GpuIds(str, Enum):
     """The form of the names in CUDA_VISIBLE_DEVICES."""
 
-    TOLD = "told"
+    GIVEN = "given"
     """The form that the controller uses."""
     INDEX = "index"
     UUID = "uuid"
@@ -84,7 +84,7 @@ class Training:
     """The arguments after ``--`` on the command line."""
     framework: Framework = declare(OneOf(Framework), Framework.NONE)
     processes: Split = declare(OneOf(Split), Split.PER_NODE)
-    gpu_ids: GpuIds = declare(OneOf(GpuIds), GpuIds.TOLD)
+    gpu_ids: GpuIds = declare(OneOf(GpuIds), GpuIds.GIVEN)
     checkpoint: Checkpoint = declare(record(Checkpoint, rules=CHECKPOINT_RULES), Checkpoint())
     progress: Progress = declare(record(Progress), Progress())
     kill_seconds: float = declare(PERIOD, 5.0)

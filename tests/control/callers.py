@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 from dljob.control.sidecars.dialing import DialSettings
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.dialer import Contact
 from dljob.control.situation.ports import Address, PodKey
 from dljob.core.model import JobId, NodeName

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dljob.core.model import GpuRef, JobId, NodeName
+from dljob_sidecar.agent import Stopwatch, Trials
 from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
@@ -30,8 +31,6 @@ from dljob_sidecar.behaviour.events import (
     Told,
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, react
-from dljob_sidecar.behaviour.timing import Stopwatch
-from dljob_sidecar.checkpoints.trying import Trials
 from dljob_sidecar.observing.progress import Meter
 from dljob_wire.codec import decode_left, encode_left
 from dljob_wire.messages import (

@@ -18,9 +18,9 @@ from dljob.control.situation.scene import Scene
 from dljob.control.situation.sent import Begun
 from dljob.control.situation.status import Booking, DecisionNumber, Status
 from dljob.core.model import JobId, Mechanism, Node, NodeName, Phase, Placement
+from dljob_sidecar.agent import Stopwatch
 from dljob_sidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started, Told
 from dljob_sidecar.behaviour.machine import Limits, Machine, react
-from dljob_sidecar.behaviour.timing import Stopwatch
 from dljob_wire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job
 

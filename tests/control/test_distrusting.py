@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dljob.control.acting.recording import Records
-from dljob.control.judging.trust.distrusting import DistrustedPods
+from dljob.control.judging.distrusting import DistrustedPods
 from dljob.control.observing import Observer
 from dljob.control.scheduling import Options
 from dljob.control.situation.dialer import Contact, Contacts, ForeignEpoch
@@ -101,7 +101,7 @@ def test_later_epochs_than_recorded_mean_a_restored_record():
     distrust, why = examine(doubted(EPOCH + 5))
     assert why == ""
     with pytest.raises(Behind, match="restored from a backup") as behind:
-        distrust.rise()
+        distrust.end_meeting()
     assert behind.value.epoch == EPOCH + 6
 
 
@@ -117,7 +117,7 @@ def test_later_epochs_than_recorded_mean_a_restored_record():
 def test_report_of_a_sidecar_cannot_use_up_epochs(scene, may_rise):
     distrust, why = examine(scene, may_rise=may_rise)
     assert "it obeys another controller" in why
-    distrust.rise()
+    distrust.end_meeting()
 
 
 def lies() -> dict[str, tuple[State, Commanded | None, str]]:

@@ -244,7 +244,7 @@ def test_job_by_uuid_waits_shortly_for_uuids(state, uuids, age, is_waited_for):
 def test_pod_with_lost_gpus_is_removed_from_outside():
     told = run(3, 0, 1)
     stopping = running(told, stop(4, leave=True))
-    unproven = Problem("GPUMemoryNotReleased", "GPU-b does not tell how much is in use")
+    unproven = Problem("GPUMemoryNotReleased", "GPU-b does not report its memory in use")
     stuck = replace(stopping, gpus=LOST, problems=(unproven,))
     scene = make_scene(cast("a", n0=stuck, generation=2))
     assert [type(each) for each in next_commands(scene)] == [Remove]

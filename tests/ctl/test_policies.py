@@ -24,7 +24,7 @@ def test_every_policy_has_source_needs_and_options(dljob):
 
 
 def test_wide_list_has_the_fallbacks_of_each_policy(dljob):
-    printed = dljob("policies", "-o", "wide").stdout.partition("\nWhat a policy does without")[2]
+    printed = dljob("policies", "-o", "wide").stdout.partition("\nPolicies without a piece")[2]
     assert all(f"  {piece.name.lower()}: {piece.value}\n" in printed for piece in Knowledge)
     sentences = dict(re.findall(r"^  ([a-z]): (.+)$", printed, re.MULTILINE))
     rows = re.findall(rf"^  (\S+) {r' +([a-z-])' * len(Knowledge)}$", printed, re.MULTILINE)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dljob.cli.output.frames import Facts, Frame, Window
-from dljob.cli.output.gpu_map import Signs
+from dljob.cli.output.frames import Facts, Frame, Signs, Window
 from dljob.cli.verbs.watching.get import row_of
 from dljob.client.jobviews import JobView, eta_of
 from dljob.core.model import CauseCode

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.cli.inputs import units
+from dljob.cli.verbs.server.controller import report_ready
 from dljob.cli.verbs.server.down import find_process
 from dljob.client.backend import Away
 from dljob.client.local.local_backend import LocalBackend
@@ -205,6 +205,6 @@ def test_systemd_learns_when_it_answers_and_jobs_cannot_say_so(root, monkeypatch
         door.bind(name.replace("@", "\0", 1))
         door.settimeout(LONGEST_S)
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        units.tell_ready()
+        report_ready()
         assert door.recv(100) == b"READY=1"
     assert "NOTIFY_SOCKET" not in os.environ

@@ -15,10 +15,9 @@ import pytest
 from dljob.local.environments import name_user
 from dljob.local.files.file_threads import FileThreads
 from dljob.local.gpus import gpu_choices, gpu_locks
-from dljob.local.gpus.devices import RealGpus
+from dljob.local.gpus.devices import OwnUse, RealGpus, find_foreign
 from dljob.local.gpus.gpu_choices import GpuChoiceError
 from dljob.local.gpus.gpu_locks import GpuLock
-from dljob.local.gpus.occupancy import OwnUse, find_foreign
 from dljob_wire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dljob.cli.inputs import units
-from dljob.cli.verbs.server.installation import find_writer
+from dljob.cli.verbs.server.controller import find_writer, write_unit
 from dljob.client.backend import Away, BackendError
 from dljob.client.local.local_backend import LocalBackend
 from dljob.client.local.socket_client import SocketClient
@@ -474,7 +473,7 @@ def test_the_next_server_knows_the_owners_of_jobs(place):
 
 def test_the_shipped_unit_is_the_printed_one():
     shipped = ROOT / "manifests" / "systemd" / "dljob.service"
-    made = units.unit(["up", "--system"], program="/opt/dljob/bin/dljob")
+    made = write_unit(["up", "--system"], program="/opt/dljob/bin/dljob")
     assert shipped.read_text() == made
 
 

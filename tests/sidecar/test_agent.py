@@ -11,7 +11,7 @@ from dljob_sidecar.behaviour.events import Gone, Interrupted, StartFailed
 from dljob_sidecar.behaviour.machine import Limits
 from dljob_sidecar.processes.supervising import Hooks, Processes
 from dljob_sidecar.serving.admitting import Admitted
-from dljob_sidecar.serving.metrics import write
+from dljob_sidecar.serving.serving import write_metrics
 from dljob_wire import codec
 from dljob_wire.checkpoints import Checkpoint
 from dljob_wire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
@@ -155,7 +155,7 @@ async def test_any_state_survives_the_codec():
     state = container.agent.state()
     assert codec.decode(State, codec.encode(state)) == state
     assert state.progress.iteration == 5
-    assert write(state).count("\ndljob_sidecar_problem{") == len(state.problems)
+    assert write_metrics(state).count("\ndljob_sidecar_problem{") == len(state.problems)
 
 
 @lived

@@ -6,7 +6,7 @@ import time
 
 from dljob_sidecar.warm import spare
 from dljob_sidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
-from dljob_sidecar.warm.scripts import Script, take_apart
+from dljob_sidecar.warm.warming import Script, take_apart
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ def test_half_of_free_memory_is_for_spares():
     most, why = some.allow(9, ready=0)
     assert most == 2048 * MIB // FIRST_GUESS_BYTES == 8
     assert why.startswith("9 spare interpreters are needed and 8 fit into 2048 MiB")
-    assert "half of what is free" in why
+    assert "half of the free memory" in why
 
 
 def test_spare_size_is_learnt():

@@ -16,12 +16,10 @@ from dljob_sidecar.behaviour.events import CheckpointDone
 from dljob_sidecar.checkpoints import checkpoint_files, requests
 from dljob_sidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
 from dljob_sidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
-from dljob_sidecar.checkpoints.requests import LastOutput, Request
-from dljob_sidecar.linux.recipients import Recipients
+from dljob_sidecar.checkpoints.requests import LastOutput, Recipients, Request
 from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.file_threads import FileThread
-from dljob_sidecar.processes.saving import CheckpointRequests
-from dljob_sidecar.processes.supervising import Processes
+from dljob_sidecar.processes.supervising import CheckpointRequests, Processes
 from dljob_wire.checkpoints import Checkpoint, Complete, Confirmation
 from tests.sidecar.clients import live_through
 
@@ -239,7 +237,7 @@ def test_hooks_of_all_ranks_are_called_at_once(tmp_path):
             reaper=Reaper(),
             watch=Watch(list, file_thread := FileThread("test")),
             output=LastOutput(),
-            tell=end.set_result,
+            report=end.set_result,
         )
         reported.append(await asyncio.wait_for(end, LIMIT_SECONDS))
         file_thread.close()
@@ -292,7 +290,7 @@ def test_rank_that_ended_is_not_signalled(monkeypatch, tmp_path, count):
             reaper=Reaper(),
             watch=Watch(list, file_thread),
             output=LastOutput(),
-            tell=reported.append,
+            report=reported.append,
         )
         ranks[0].ended = Ended(0, None)
         request.hear_end()

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 from dljob_sidecar.linux import kernel
 from dljob_sidecar.observing.gpus import nvml as gpus
-from dljob_sidecar.observing.gpus.emptiness import Bases
-from dljob_sidecar.observing.gpus.naming import Naming, name_gpus
+from dljob_sidecar.observing.gpus.gpu_thread import Bases
 from dljob_sidecar.processes.releasing import Base, is_stranger, measure
+from dljob_sidecar.serving.admitting import Naming, name_gpus
 from dljob_wire.messages import Gpu, GpuProcess
 from dljob_wire.training import GpuIds
 
@@ -122,7 +122,7 @@ def test_gpus_are_named_as_the_job_wants():
         ([], ("1", "MIG-5f0c"), "index", {}, ()),
         (THREE, ("1", "GPU-2"), "uuid", {"1": "GPU-1", "GPU-2": "GPU-2"}, ()),
         ([], ("GPU-1", "1"), "uuid", {}, ()),
-        (THREE, ("1", "GPU-2"), "told", {}, ()),
+        (THREE, ("1", "GPU-2"), "given", {}, ()),
     ):
         named = name_gpus(present, given, wanted=GpuIds(wanted))
         assert named == Naming(names, unresolved), (present, given, wanted)

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from dljob_sidecar.diagnosing import hanging, stacks
+from dljob_sidecar.diagnosing import stacks
 from dljob_sidecar.diagnosing.stacks import ProcessSample
-from dljob_sidecar.observing.pauses import Pauses
+from dljob_sidecar.observing import facts
+from dljob_sidecar.observing.progress import Pauses
 from tests.sidecar.clients import live_through
 
 processes = pytest.mark.processes
@@ -61,11 +62,11 @@ def test_activity_of_ranks_is_described():
 
 
 def test_second_hang_is_reported_at_its_place(monkeypatch):
-    monkeypatch.setattr(hanging, "BETWEEN_SECONDS", 0.0)
+    monkeypatch.setattr(facts, "BETWEEN_SECONDS", 0.0)
     reported: list[str] = []
 
     async def story():
-        hang = hanging.Hang(
+        hang = facts.Hang(
             processes=tuple,
             complain=lambda _, message: reported.append(message.partition(")")[0]),
             solve=reported.append,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from dljob_sidecar.observing.own_log import LONGEST_LINE, MOST_LINES, LogLimit
+from dljob_sidecar.living import LONGEST_LINE, MOST_LINES, LogLimit
 
 
 class Sink(logging.Handler):

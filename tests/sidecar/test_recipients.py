@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dljob_sidecar.linux.recipients import find_recipients
+from dljob_sidecar.checkpoints.requests import find_recipients
 from tests.sidecar.drivers import LIMIT_SECONDS, read_proc
 
 pytestmark = pytest.mark.processes

@@ -10,7 +10,7 @@ from typing import Any
 from dljob_sidecar.behaviour.events import Gone
 from dljob_sidecar.linux.spawning import Reaper
 from dljob_sidecar.processes import starting
-from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.processes.release_proof import ReleaseProof
 from tests.sidecar.clients import live_through
 

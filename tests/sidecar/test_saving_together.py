@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dljob_sidecar.warm import offering
+from dljob_sidecar import assembling
 from dljob_wire.messages import Saving
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.ordinary import wait_for
@@ -71,4 +71,4 @@ def test_ranks_save_together_and_continue(train, options, words, through_shell):
 
 
 def test_offered_folder_contains_only_dljob():
-    assert [path.name for path in offering.MODULES.iterdir()] == ["dljob"]
+    assert [path.name for path in assembling.MODULES.iterdir()] == ["dljob"]

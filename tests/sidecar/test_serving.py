@@ -18,8 +18,7 @@ from typing import TypeVar
 import pytest
 
 from dljob_sidecar.serving import trust
-from dljob_sidecar.serving.connections import MOST_CONNECTIONS
-from dljob_sidecar.serving.listening import LONGEST_SOCKET_PATH, Servers
+from dljob_sidecar.serving.listening import LONGEST_SOCKET_PATH, MOST_CONNECTIONS, Servers
 from dljob_sidecar.settings import Serving
 from dljob_wire import codec
 from dljob_wire.messages import Phase, Post, Problem, Refusal, Refused

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from dljob import training
-from dljob_sidecar.warm import offering
+from dljob_sidecar import assembling
+from dljob_sidecar.processes import rank_environment
 from dljob_wire.checkpoints import Checkpoint, Complete
 from dljob_wire.training import Progress, Training
 from tests.sidecar.drivers import LIMIT_SECONDS, ROOT, wait_until
@@ -25,7 +26,7 @@ REQUESTS = 10
 
 
 def begin_ranks(folder, count, *words, python=(sys.executable,), **variables):
-    path = [str(ROOT / "sidecar"), str(offering.MODULES), str(ROOT)]
+    path = [str(ROOT / "sidecar"), str(assembling.MODULES), str(ROOT)]
     environment = {
         **os.environ,
         "PYTHONPATH": ":".join(path),
@@ -71,7 +72,7 @@ def ask_often(folder, processes):
 
 @pytest.fixture
 def board():
-    made = offering.RankAgreement()
+    made = rank_environment.RankAgreement()
     made.renew()
     yield made.variables
     made.close()
@@ -99,7 +100,10 @@ def torch_meeting() -> dict[str, str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "ways",
-    [{"LOCAL_WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "2", offering.AGREEMENT: "/proc/0/fd/3"}],
+    [
+        {"LOCAL_WORLD_SIZE": "1"},
+        {"LOCAL_WORLD_SIZE": "2", rank_environment.AGREEMENT: "/proc/0/fd/3"},
+    ],
     ids=["on several machines", "not allowed to open the board"],
 )
 def test_ranks_agree_by_torch(tmp_path, ways):
@@ -149,12 +153,12 @@ def test_offered_variables_are_read(monkeypatch, tmp_path):
     )
     file = tmp_path / "progress.jsonl"
     settings = Training(("python",), checkpoint=saving, progress=Progress(file=str(file)))
-    for name, value in offering.offer({"PYTHONPATH": "/own"}, settings).items():
+    for name, value in assembling.offer({"PYTHONPATH": "/own"}, settings).items():
         monkeypatch.setenv(name, value)
     # A variable of the user is left as it is.
-    own = offering.offer({"DLJOB_CHECKPOINT_DIR": "/own"}, settings)
+    own = assembling.offer({"DLJOB_CHECKPOINT_DIR": "/own"}, settings)
     assert own["DLJOB_CHECKPOINT_DIR"] == "/own"
-    assert os.environ["PYTHONPATH"] == f"/own:{offering.MODULES}"
+    assert os.environ["PYTHONPATH"] == f"/own:{assembling.MODULES}"
     assert training.folder("elsewhere") == tmp_path
 
     training.report(3, epoch=0.5, loss=0.25)
@@ -213,7 +217,7 @@ def test_report_keeps_its_step_with_odd_metrics(monkeypatch, tmp_path, capsys):
 def test_ranks_that_cannot_agree_get_a_remedy(monkeypatch, board):
     monkeypatch.setenv("WORLD_SIZE", "2")
     # As after gosu: the file of the SideCar belongs to another user.
-    monkeypatch.setenv(offering.AGREEMENT, "/proc/0/fd/3")
+    monkeypatch.setenv(rank_environment.AGREEMENT, "/proc/0/fd/3")
     for local, remedy in (
         ("1", r"after torch\.distributed\.init"),
         ("2", r"may not open /proc/0/fd/3 .*init_process_group"),
@@ -224,7 +228,7 @@ def test_ranks_that_cannot_agree_get_a_remedy(monkeypatch, board):
 
 
 def test_restart_by_a_launcher_ignores_former_steps(monkeypatch, board):
-    path = board[offering.AGREEMENT]
+    path = board[rank_environment.AGREEMENT]
     first = [training._Board(path, rank, world=2) for rank in (0, 1)]
     for each in first:
         assert not each.take_request(5000)

@@ -15,7 +15,6 @@ from dljob_sidecar.checkpoints.vetting import (
     MOST_FRUITLESS,
     MOST_SET_ASIDE,
     note_confirmed,
-    note_fruitless,
     vet,
 )
 from dljob_wire.checkpoints import Checkpoint, Complete
@@ -112,7 +111,7 @@ def test_without_permission_nothing_is_moved(folder):
         assert verdict.unreadable.endswith(f"; the latest whole one is {good}")
         assert take_snapshot(str(world.path)).files == before
         # The training read the torn one, so the whole one is not to blame.
-        write_ledger(world.saving, note_fruitless(verdict.ledger))
+        write_ledger(world.saving, replace(verdict.ledger, fruitless=verdict.ledger.fruitless + 1))
     assert read_ledger(world.saving).is_trusted
 
 
@@ -200,7 +199,8 @@ def test_checkpoint_that_fails_starts_is_blamed(folder):
     world.save(10)
     for _ in range(MOST_FRUITLESS + 1):
         assert world.vet().resume == str(world.unit(10))
-        write_ledger(world.saving, note_fruitless(read_ledger(world.saving)))
+        ledger = read_ledger(world.saving)
+        write_ledger(world.saving, replace(ledger, fruitless=ledger.fruitless + 1))
     world.save(9)
     verdict = world.vet()
     assert verdict.resume == str(world.unit(9))

@@ -83,7 +83,7 @@ def test_key_ignores_the_path_of_the_trace(scenario, tmp_path):
 def test_program_change_makes_results_stale(monkeypatch):
     read = Path.read_bytes
     before = digest_program()
-    for edited in ("dljob/core/policies/baselines/srtf.py", "dljob_wire/messages/shapes.py"):
+    for edited in ("dljob/core/policies/baselines/srtf.py", "dljob_wire/messages.py"):
         with monkeypatch.context() as patch:
             patch.setattr(
                 Path,

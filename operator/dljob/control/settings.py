@@ -178,7 +178,7 @@ def load_tree(
     for path, value in _flatten(document, "", problems=problems, whole=whole):
         given[path] = (value, file)
     for path in (*paths, *RENAMED):
-        variable = variable_of(path)
+        variable = PREFIX + snake(path).replace(".", "_").upper()
         if environment and variable in environment:
             given[path] = (environment[variable], variable)
     for path, value in (options or {}).items():
@@ -200,11 +200,6 @@ def load_tree(
 
 
 # --- names --------------------------------------------------------------------------------
-
-
-def variable_of(path: str) -> str:
-    """Return the variable of the environment that has a setting."""
-    return PREFIX + snake(path).replace(".", "_").upper()
 
 
 def _unknown(path: str, value: object, *, paths: Mapping[str, None]) -> Problem:

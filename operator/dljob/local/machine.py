@@ -120,16 +120,17 @@ class Machine:
     def _usable_nodes(self, entries: Iterable[Entry]) -> tuple[Node, ...]:
         if why := self._why_leave():
             # Jobs leave a node that is left out here, because it counts as lost.
-            is_booked = any(entry.status.pods for entry in entries)
-            return () if is_booked else tuple(_without_gpus(each, why) for each in self._nodes())
+            if any(entry.status.pods for entry in entries):
+                return ()
+            leaving = (
+                (node, [replace(gpu, unavailable_because=why) for gpu in node.gpus])
+                for node in self._nodes()
+            )
+            return tuple(replace(node, gpus=tuple(gpus)) for node, gpus in leaving)
         cordons = self._registry.cordons()
         if not cordons:
             return self._nodes()
         return tuple(_cordoned(node, cordons) for node in self._nodes())
-
-
-def _without_gpus(node: Node, why: str) -> Node:
-    return replace(node, gpus=tuple(replace(gpu, unavailable_because=why) for gpu in node.gpus))
 
 
 def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:

@@ -15,8 +15,7 @@ from dljob.control.reporting.metrics import Metrics
 from dljob.control.scheduling import Options
 from dljob.control.settings import Setting
 from dljob.control.sidecars.dialing import DialSettings
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.clocks import SteadyClock, report_steps
 from dljob.control.situation.ports import Fenced, NotKeptAlone, PodKey
 from dljob.control.situation.status import ConditionType

@@ -118,10 +118,13 @@ class Inspector:
             if not self._is_appended(now.root, name, mark=mark, before=before.files.get(name))
         }
         signs = resolve(self._saving, news, known=now.files)
-        units = self._add_pointer(signs, signs.group(news), news=news)
+        units = signs.group(news)
+        pointer = signs.sign.pointer
+        if pointer in news:
+            # The file that points at the latest checkpoint counts even with the name of a log.
+            units.setdefault("", {})[pointer] = news[pointer]
         found = (self._judge(signs, unit, news=units[unit], now=now) for unit in sorted(units))
         candidates = tuple(sorted(found, key=lambda one: one.written_ns))
-        pointer = signs.sign.pointer
         is_waiting = bool(pointer) and pointer not in news
         lack = f"{pointer} has not been written yet" if is_waiting else ""
         return Look(
@@ -138,16 +141,6 @@ class Inspector:
         if before is None or not tail or mark.inode != before.inode or mark.size <= before.size:
             return False
         return _read(f"{root}/{name}", before.size - len(tail), count=len(tail)) == tail
-
-    @staticmethod
-    def _add_pointer(
-        signs: Signs, units: dict[str, dict[str, Mark]], *, news: Mapping[str, Mark]
-    ) -> dict[str, dict[str, Mark]]:
-        """Include the file that points at the latest checkpoint, even with the name of a log."""
-        pointer = signs.sign.pointer
-        if pointer in news:
-            units.setdefault("", {})[pointer] = news[pointer]
-        return units
 
     def _judge(
         self, signs: Signs, unit: str, *, news: Mapping[str, Mark], now: Snapshot

@@ -42,9 +42,6 @@ class Ledger:
     restless: frozenset[str] = frozenset()
     """The names without numbers of files that never rest, and so belong to no checkpoint."""
 
-    def with_failed(self, unit: str) -> tuple[str, ...]:
-        return (*(one for one in self.failed if one != unit), unit)[-MOST_FAILED:]
-
 
 def describe_signs(saving: Checkpoint) -> str:
     """Return the name of the confirmation method; each method has its own trust."""
@@ -53,7 +50,7 @@ def describe_signs(saving: Checkpoint) -> str:
 
 def read_ledger(saving: Checkpoint) -> Ledger:
     try:
-        with open(f"{saving.path}/{LEDGER}", "rb") as file:  # noqa: PTH123 - beside os.open below
+        with open(f"{saving.path}/{LEDGER}", "rb") as file:  # noqa: PTH123 - as os.open below
             document = json.loads(file.read(LARGEST_BYTES))
         if document["signs"] != describe_signs(saving):
             return Ledger()

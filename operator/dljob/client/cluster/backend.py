@@ -256,7 +256,7 @@ class ClusterBackend:
             return gpus.list_held(holdings)
         pool = self._operator.pool()
         told = self._operator.known_gpus()
-        return gpus.list_gpus(nodes, holdings, pool=pool, told=told, sees_all_jobs=sees_all_jobs)
+        return gpus.list_gpus(nodes, holdings, pool=pool, known=told, sees_all_jobs=sees_all_jobs)
 
     def _read_nodes(self, then: str) -> list[Json] | None:
         """List the objects of all nodes; ``None`` if that is forbidden, and ``then`` is the consequence."""

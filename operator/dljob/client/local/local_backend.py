@@ -1,8 +1,8 @@
 """
 The ``dljob up`` of this machine, as the verbs ask it.
 
-Everything but two things is asked at its socket. Logs are files that it names, and a command that
-is to see a job's GPUs runs here, in the surroundings that it tells.
+This module asks its socket for all but two things. It reads logs from the files that the server names, and it runs
+a command that is to see a job's GPUs here, in the environment that the server names.
 """
 
 import os
@@ -176,7 +176,11 @@ class LocalBackend:
         return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        begins = {} if query.since is None else self._find_begins(name, query.since)
+        begins: dict[str, Begin] = {}
+        if query.since is not None:
+            answer = self._get("jobs", self._named(name), "logs", query={"since": query.since})
+            found = [each for each in answer["items"] if "begin" in each]
+            begins = {each["node"]: Begin(**each["begin"]) for each in found}
         if query.most_bytes:
             logs = self._find_logs(name, query.node)[0]
             ends = {node: place_before_end(path, query.most_bytes) for node, path in logs.items()}
@@ -189,18 +193,16 @@ class LocalBackend:
 
     def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
         there = self._items("jobs", self._named(name), "surroundings")
-        place = _choose(there, name, node=node)
+        place = next((each for each in there if node in ("", each["node"])), None)
+        if place is None:
+            nodes = ", ".join(each["node"] for each in there)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
         try:
             status = _run(list(command), place)
         except OSError as error:
             return _tell_not_run(command[0], place["folder"], error=error)
         # The exit status that a shell reports after a signal.
         return status if status >= 0 else 128 - status
-
-    def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
-        """Find the place in the log of each node where the output of the last ``since`` seconds begins."""
-        answer = self._get("jobs", self._named(name), "logs", query={"since": since})
-        return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
 
     def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
         """Return the logs by node, and whether they are complete."""
@@ -275,15 +277,6 @@ def _as_user(place: Json) -> dict[str, Any]:
 def _of_this_terminal() -> dict[str, str]:
     """Return the variables of this terminal, which a command needs on top of its job's environment."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
-
-
-def _choose(there: Sequence[Json], name: str, *, node: str) -> Json:
-    """Return the first of the places of a job, or the first on this node."""
-    chosen = [each for each in there if node in ("", each["node"])]
-    if not chosen:
-        nodes = ", ".join(each["node"] for each in there)
-        raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
-    return chosen[0]
 
 
 def _tell_not_run(command: str, folder: str, *, error: OSError) -> int:

@@ -24,7 +24,6 @@ from dljob.core.foreseeing import (
     NO_TIME,
     Course,
     Effect,
-    Future,
     Turn,
     foresee,
     foresee_all,
@@ -160,6 +159,12 @@ def effect_document(
             old=show_placement(effect.old),
             new=show_placement(effect.new),
         )
+    seconds_after, bounds = effect.seconds_after, dict[str, Any]()
+    if course is not None:
+        end = _bounds(course.end, now)
+        bounds = {"start": _bounds(course.start, now) or None}
+        bounds["end"] = end or {"unknownBecause": course.unknown_because}
+        seconds_after = course.end.expected if end else seconds_after
     return without_nothing(
         job=effect.job,
         submitted=effect.is_new,
@@ -168,25 +173,12 @@ def effect_document(
         old=show_placement(effect.old),
         new=show_placement(effect.new),
         secondsBefore=_rounded(effect.seconds_before),
-        secondsAfter=_rounded(_seconds_after(effect, course)),
+        secondsAfter=_rounded(seconds_after),
         iterationsPerSecond=_rounded(effect.speed.value) if effect.speed is not None else None,
         confidence=_rounded(effect.speed.confidence) if effect.speed is not None else None,
         queue=turn_document(turn, now) if turn is not None and _is_waiting(effect) else None,
-        **(_course_document(course, now) if course is not None else {}),
+        **bounds,
     )
-
-
-def _seconds_after(effect: Effect, course: Course | None) -> float | None:
-    if course is not None and course.end.expected < math.inf:
-        return course.end.expected
-    return effect.seconds_after
-
-
-def _course_document(course: Course, now: float) -> Json:
-    return {
-        "start": _bounds(course.start, now) or None,
-        "end": _bounds(course.end, now) or {"unknownBecause": course.unknown_because},
-    }
 
 
 def _bounds(span: Span, now: float) -> Json:
@@ -360,35 +352,26 @@ def show_futures(
     notes, futures = [*limits], []
     supposed: dict[JobId, None] = {}
     for snapshot, policy in zip(*posed, strict=True):
-        found = _foresee_all(snapshot, policy, seconds=seconds / 2, is_gone=is_gone)
+        is_late = make_limit(seconds / 2)
+        try:
+            found = foresee_all(snapshot, policy, is_late=lambda late=is_late: is_gone() or late())
+        except Exception as error:
+            raise PolicyError(policy, error) from error
         supposed |= {job: None for job, future in found.items() if future.supposes}
-        futures.append({"policy": policy.name, "jobs": _show_all(found)})
+        jobs = [
+            {
+                "job": job,
+                "gpus": future.gpus,
+                "endsInSeconds": _rounded(future.ends_in),
+                "spans": [round(number, 1) for span in future.spans for number in span],
+                **({"unknownBecause": future.unknown_because} if future.ends_in is None else {}),
+            }
+            for job, future in found.items()
+        ]
+        futures.append({"policy": policy.name, "jobs": jobs})
     if supposed:
         notes.append(
             f"the length or the speed of {name_some(list(supposed))} is not known; such a job trains for a supposed"
             " time, an hour at least (dljob profiles import --shipped adds the speeds that DLJob ships)"
         )
     return {"notes": notes, "futures": futures}
-
-
-def _foresee_all(
-    snapshot: Snapshot, policy: Policy, *, seconds: float, is_gone: Callable[[], bool]
-) -> dict[JobId, Future]:
-    is_late = make_limit(seconds)
-    try:
-        return foresee_all(snapshot, policy, is_late=lambda: is_gone() or is_late())
-    except Exception as error:
-        raise PolicyError(policy, error) from error
-
-
-def _show_all(found: Mapping[JobId, Future]) -> list[Json]:
-    return [
-        {
-            "job": job,
-            "gpus": future.gpus,
-            "endsInSeconds": _rounded(future.ends_in),
-            "spans": [round(number, 1) for span in future.spans for number in span],
-            **({"unknownBecause": future.unknown_because} if future.ends_in is None else {}),
-        }
-        for job, future in found.items()
-    ]

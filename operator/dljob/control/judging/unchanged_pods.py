@@ -96,7 +96,6 @@ class UnchangedPods:
         self._known[entry.job.id] = _Known(entry, job_pods, forecast, min(dates), since)
 
     def keep(self, entries: Mapping[JobId, Entry]) -> None:
-        """Forget all but these."""
         for gone in self._known.keys() - entries.keys():
             del self._known[gone]
 

@@ -74,7 +74,6 @@ def _written(complaint: Complaint) -> dict[str, Any]:
 
 
 def _shown(value: object) -> object:
-    """Cut a long value, or leave it out."""
     if isinstance(value, str):
         return value[:LONGEST_VALUE]
     if isinstance(value, int):

@@ -84,8 +84,10 @@ class Server:
         try:
             await web.TCPSite(self._metrics, host or "127.0.0.1", port).start()
         except OSError as error:
+            # asyncio puts words of its own around the system's message.
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise StateError(
-                f"serving.metrics: {address} cannot be opened ({_reason(error)}); choose another"
+                f"serving.metrics: {address} cannot be opened ({reason}); choose another"
                 " port, or end the process that has it"
             ) from error
 
@@ -99,11 +101,6 @@ class Server:
             # Unless another controller has begun meanwhile; a socket that is left does no harm.
             with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
                 self._path.unlink(missing_ok=True)
-
-
-def _reason(error: OSError) -> str:
-    """Return the system's own message, without asyncio's words around it."""
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 class SocketAccess(NamedTuple):

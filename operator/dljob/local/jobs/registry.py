@@ -18,7 +18,6 @@ from typing import Any
 
 from dljob.control.situation.clocks import (
     Reading,
-    describe_step_between,
     find_step,
     latest_of,
     moved,
@@ -331,7 +330,12 @@ def _follow_clock(registry: Registry, before: Reading, *, now: Reading) -> None:
     latest = max((latest_of(each.status) for each in registry.entries.values()), default=0.0)
     step = find_step(before, now, latest=latest)
     if step and registry.entries:
-        log.warning("%s", describe_step_between(step))
+        log.warning(
+            "the clock of this machine was set %s by %.0f s since the last controller; the recorded times were moved"
+            " by as much",
+            "forward" if step > 0 else "back",
+            abs(step),
+        )
         registry.record({job: moved(each.status, step) for job, each in registry.entries.items()})
 
 

@@ -47,7 +47,7 @@ def find_unlisted(folders: Folders, entries: Mapping[JobId, Entry]) -> list[Unli
         for booking in entry.status.pods
     }
     found = []
-    for job, base in _list_jobs(folders):
+    for job, base in list_jobs(folders):
         for name in _list(base):
             match = _POD.fullmatch(name)
             if match is None:
@@ -113,7 +113,7 @@ def narrowed(status: Status, states: Mapping[NodeName, State], *, nodes: Iterabl
     return replace(status, placement=narrow, leftover=frozenset(silent.union(narrow.refs())))
 
 
-def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
+def list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
     base = folders.of_pods()
     for name in _list(base):
         # Other folders are being removed, or belong to other servers.
@@ -132,10 +132,6 @@ def may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
             return True
     socket = folders.pod_socket(key, booking.serial)
     return folder.process() is not None or os.path.lexists(socket) or bool(find_sidecars(socket))
-
-
-def has_any(folders: Folders) -> bool:
-    return next(_list_jobs(folders), None) is not None
 
 
 def _list(folder: Path) -> list[str]:

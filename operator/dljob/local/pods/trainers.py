@@ -169,7 +169,7 @@ def _iter_problems(job: Job) -> Iterator[Problem]:
     for place, other in enumerate(pod.get("containers", ())):
         if place != here:
             path = f"{_TEMPLATE}.containers[{place}]"
-            yield Problem(path, other["name"], "is a container beside the trainer", remedy)
+            yield Problem(path, other["name"], "is another container than the trainer", remedy)
     for name, value in container.items():
         is_known = name == "volumeMounts" and _holds(value, volume)
         if name not in HONOURED | WITHOUT_EFFECT and not is_known:

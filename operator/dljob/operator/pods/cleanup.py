@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dljob.control.at_once import do_all
+from dljob.control.acting.task_pool import do_all
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Phase
 from dljob.core.primitives.backoff import Backoff

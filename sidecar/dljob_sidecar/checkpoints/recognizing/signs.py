@@ -99,7 +99,9 @@ class Signs:
     def group(self, files: Mapping[str, T]) -> dict[str, dict[str, T]]:
         """Group files by unit, without files that belong to no unit."""
         is_sharded = self.complete is Complete.DCP and not self.patterns
-        homes = _find_homes(files) if is_sharded else ()
+        shard = dict(EVIDENCE)[Complete.DCP]
+        # The folders with shards of torch.distributed.checkpoint.
+        homes = {name.rpartition("/")[0] for name in files if is_sharded and shard.search(name)}
         marks = {mark for group in self.sign.marks for mark in group}
         units: dict[str, dict[str, T]] = {}
         for name, what in files.items():
@@ -217,12 +219,6 @@ def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> int:
         return 1
     rest = _match(pattern[1:], parts[1:])
     return rest + 1 if rest else 0
-
-
-def _find_homes(files: Iterable[str]) -> frozenset[str]:
-    """Return the folders with shards of torch.distributed.checkpoint."""
-    shard = dict(EVIDENCE)[Complete.DCP]
-    return frozenset(name.rpartition("/")[0] for name in files if shard.search(name))
 
 
 def _find_home(name: str, homes: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ from dljob.cli.inputs.completing import complete_files
 from dljob.cli.output.forms import to_yaml
 from dljob.cli.output.messages import complain
 from dljob.client.backend import Json
-from dljob.client.sources import check, is_job, iter_sources
+from dljob.client.sources import KIND, check, iter_sources
 
 if TYPE_CHECKING:
     from dljob.operator.podspecs.podsettings import PodSettings
@@ -41,7 +41,11 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     settings = load_settings(None, options).settings
     found = [source for name in files for source in iter_sources(name)]
     # A file may also hold other objects, such as a volume.
-    sources = [source for source in found if is_job(source)]
+    sources = [
+        source
+        for source in found
+        if not isinstance(source.document, dict) or source.document.get("kind", KIND) == KIND
+    ]
     check(sources)
     pods: list[Json] = []
     status = 0

@@ -57,28 +57,28 @@ def conclude(options: Options, workload: Workload, *, setting: Setting) -> Playe
     played = play(options, workload, setting=setting)
     outcomes = played.outcomes
     if played.is_cut:
-        report_cut(options, outcomes)
+        missing = [contestant.label for contestant in options.policies[len(outcomes) :]]
+        say(
+            f"interrupted: {len(outcomes)} of {len(options.policies)} policies were played to the end; "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        )
     if not outcomes:
         return played
     for note in workload.notes:
         say(note)
     report_left_out(outcomes)
     if options.jobs_out is not None:
-        write_jobs(options.jobs_out, outcomes, workload=workload)
+        rows = [
+            row
+            for outcome in outcomes
+            for row in list_jobs(outcome.score.policy, outcome.record, workload=workload)
+        ]
+        writing.write_text(options.jobs_out, printing.to_csv(rows))
     if options.plot is not None:
         draw(options.plot, outcomes, options=options)
     if options.record is not None:
         write_records(options.record, outcomes)
     return played
-
-
-def report_cut(options: Options, outcomes: Sequence[Outcome]) -> None:
-    """Report which policies are missing after Ctrl-C."""
-    missing = [contestant.label for contestant in options.policies[len(outcomes) :]]
-    say(
-        f"interrupted: {len(outcomes)} of {len(options.policies)} policies were played to the end; "
-        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    )
 
 
 def check_outputs(options: Options) -> None:
@@ -110,7 +110,9 @@ def play(options: Options, workload: Workload, *, setting: Setting) -> Played:
             )
             for outcome in played:
                 _check_fits(options, outcome.record)
-                outcomes.append(outcome if keeps else forget_history(outcome))
+                # The next run needs the memory of all that is not printed.
+                bare = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
+                outcomes.append(outcome if keeps else replace(outcome, record=bare))
         except KeyboardInterrupt:
             # The results so far may have taken hours, and the user wants to see them.
             return Played(outcomes, is_cut=True)
@@ -124,12 +126,6 @@ def _check_fits(options: Options, record: Record) -> None:
             f"has no job that fits into {record.gpus} GPUs",
             remedy="give a larger cluster, or the types of GPU that its jobs ask for",
         )
-
-
-def forget_history(outcome: Outcome) -> Outcome:
-    """Keep the printed part of a run and drop the rest, before the next one needs the memory."""
-    record = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
-    return replace(outcome, record=record)
 
 
 def report_left_out(outcomes: Sequence[Outcome]) -> None:
@@ -151,16 +147,6 @@ def _name_jobs(jobs: Sequence[JobId]) -> str:
     named = ", ".join(jobs[:MOST_NAMED])
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} (id {named}{more})"
-
-
-def write_jobs(path: Path, outcomes: Sequence[Outcome], *, workload: Workload) -> None:
-    """Write one row a job and policy."""
-    rows = [
-        row
-        for outcome in outcomes
-        for row in list_jobs(outcome.score.policy, outcome.record, workload=workload)
-    ]
-    writing.write_text(path, printing.to_csv(rows))
 
 
 def list_jobs(policy: str, record: Record, *, workload: Workload) -> list[dict[str, Any]]:

@@ -61,6 +61,11 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     failures = given.pop("failures", None)
     if counted and failures is not None:
         raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
+    max_gpus, max_priority = given.pop("max_gpus", None), given.pop("max_priority", None)
+    try:
+        limits = NamespaceLimits(max_gpus=max_gpus or {}, max_priority=max_priority or {})
+    except ValueError as error:
+        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
     period = given.pop("period")
     return Scenario(
         trace=given.pop("trace"),
@@ -74,7 +79,7 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         no_checkpoint=given.pop("no_checkpoint", 0.0),
         broken_checkpoint=given.pop("broken_checkpoint", 0.0),
         trial_s=given.pop("trial", 0.0),
-        limits=_take_limits(given),
+        limits=limits,
         rigid=given.pop("rigid"),
         speeds=given.pop("speeds"),
         profiles=given.pop("profiles"),
@@ -87,14 +92,6 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         known=given.pop("known", "all"),
         predictor=given.pop("predictor", "own"),
     )
-
-
-def _take_limits(given: dict[str, Any]) -> NamespaceLimits:
-    gpus, priority = given.pop("max_gpus", None), given.pop("max_priority", None)
-    try:
-        return NamespaceLimits(max_gpus=gpus or {}, max_priority=priority or {})
-    except ValueError as error:
-        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
 
 
 CLUSTER: Options = (

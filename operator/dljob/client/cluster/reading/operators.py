@@ -48,7 +48,6 @@ class Operator:
         return self._known
 
     def _visible(self) -> list[Json]:
-        """List the settings; none if they are not visible."""
         try:
             return self.settings()
         except BackendError:

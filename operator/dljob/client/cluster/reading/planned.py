@@ -1,5 +1,5 @@
 """
-The operator's answers about the future, from what the API server shows: ``submit --dry-run`` and ``what-if``.
+The operator's answers about the future, from the objects of the API server: ``submit --dry-run`` and ``what-if``.
 
 The operator has no socket for users. So the documents become a scene and a snapshot by the operator's own code here, and
 :mod:`dljob.control.deciding.futures` answers, as it does in ``dljob up``. The operator publishes its profiles and the state of
@@ -28,7 +28,6 @@ from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import ConditionType
-from dljob.core.contract import Policy
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.model import GpuRef, Job, JobId, Node, Phase, Snapshot
@@ -97,7 +96,7 @@ def show(
 
 
 class Planner:
-    """What the operator decides with at one moment, as far as the API server shows it."""
+    """The operator's knowledge at one moment, as far as the API server shows it."""
 
     def __init__(
         self,
@@ -127,14 +126,18 @@ class Planner:
                 raise CannotPlan(f"{error}; {UNKNOWN}") from error
             lacks = (f"the operator's settings cannot be read ({error}); the defaults are taken",)
         loaded = _read_settings(settings)
-        self._options = Options.of(loaded, _read_policy(loaded.policy))
+        try:
+            policy = read_live_policy(loaded.policy)
+        except ValueError as error:
+            raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
+        self._options = Options.of(loaded, policy)
         self._watched = frozenset(
             name for each in settings if each["name"] == "watched" for name in each["value"]
         )
         self._pool, self._told, self._now = read_pool(settings), operator.known_gpus(), now
         self._learned = operator.learned()
         self.limits = (LIMITS, *lacks) if self._learned else (LIMITS, UNLEARNED, *lacks)
-        """What the answers do not know."""
+        """The facts that the answers lack."""
         self._limits = self._options.limits.granting(granted)
         self._profiles = {profile.type: profile for profile in read_profiles(self._learned)}
         self._scene = Scene(
@@ -196,8 +199,14 @@ class Planner:
         ours = filter(self._is_ours, documents)
         # The operator orders jobs by the second of their creation.
         ordered = sorted(ours, key=lambda each: str(each["metadata"]["creationTimestamp"]))
-        entries = (reader.read(each, problem=_why_set_aside(each)) for each in ordered)
-        return {entry.job.id: entry for entry in entries}
+        entries = {}
+        for each in ordered:
+            conditions = (each.get("status") or {}).get("conditions", ())
+            aside = [c for c in conditions if (c["type"], c["status"]) in SET_ASIDE]
+            problem = str(aside[0].get("message") or aside[0]["type"]) if aside else ""
+            entry = reader.read(each, problem=problem)
+            entries[entry.job.id] = entry
+        return entries
 
     def _iter_nodes(self, documents: Iterable[Json]) -> Iterator[Node]:
         for document in documents:
@@ -208,6 +217,7 @@ class Planner:
 
     def _take_snapshot(self, scene: Scene) -> Snapshot:
         entries = scene.entries.values()
+        is_its = self._learned.get("policy") == self._options.policy.name
         return take_snapshot(
             scene,
             profiles=_read_profiles(entries) | self._profiles,
@@ -215,13 +225,9 @@ class Planner:
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
             limits=self._limits,
-            policy_state=self._read_policy_state(),
+            # Other options of the same policy read it too.
+            policy_state=self._learned.get("state") if is_its else None,
         )
-
-    def _read_policy_state(self) -> object:
-        """Return the state of the policy; other options of the same policy read it too."""
-        is_its = self._learned.get("policy") == self._options.policy.name
-        return self._learned.get("state") if is_its else None
 
 
 def _read_settings(documents: Sequence[Json]) -> Settings:
@@ -235,21 +241,6 @@ def _read_settings(documents: Sequence[Json]) -> Settings:
         return load_tree(Settings(), options=needed).settings
     except SettingsError as error:
         raise CannotPlan(f"the settings of the operator cannot be read here: {error}") from error
-
-
-def _read_policy(name: str) -> Policy:
-    try:
-        return read_live_policy(name)
-    except ValueError as error:
-        raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
-
-
-def _why_set_aside(document: Json) -> str:
-    """Return the reason why the operator decides nothing about a job."""
-    for condition in (document.get("status") or {}).get("conditions", ()):
-        if (condition["type"], condition["status"]) in SET_ASIDE:
-            return str(condition.get("message") or condition["type"])
-    return ""
 
 
 def _read_profiles(entries: Iterable[Entry]) -> dict[JobType, Profile]:

@@ -15,7 +15,6 @@ from typing import Final
 from aiohttp import web
 
 from dljob.control.deciding import futures
-from dljob.control.situation.ports import Entry
 from dljob.control.situation.status_documents import Json
 from dljob.core.documents import jobfile
 from dljob.core.model import Job, Phase
@@ -132,7 +131,9 @@ class JobsChanging:
         # Without an await, during which the loop could forget the job.
         entry = find_entry(self._registry, request)
         folders = self._parts.folders
-        saved_nothing = _saved_nothing(folders, entry)
+        folder = folders.checkpoints(entry.job.id)
+        is_own = entry.status.is_final and trainers.has_own_folder(entry.job)
+        saved_nothing = is_own and folder.is_dir() and _is_empty(folder)
         is_done = entry.status.phase is Phase.COMPLETED and not saved_nothing
         keeps = is_asked(request, "keepCheckpoints") or (
             is_done and not is_asked(request, "removeCheckpoints")
@@ -205,15 +206,7 @@ class JobsChanging:
         return await self._planners.run(play)
 
 
-def _saved_nothing(folders: Folders, entry: Entry) -> bool:
-    """Return whether a job is over and has left its own folder of checkpoints empty."""
-    folder = folders.checkpoints(entry.job.id)
-    is_own = entry.status.is_final and trainers.has_own_folder(entry.job)
-    return is_own and folder.is_dir() and _is_empty(folder)
-
-
 def _is_empty(folder: Path) -> bool:
-    """Return whether a folder is known to be empty."""
     try:
         return not any(folder.iterdir())
     except OSError:

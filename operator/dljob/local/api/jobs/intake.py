@@ -204,7 +204,6 @@ class Intake:
 
 
 def _list_documents(body: Json) -> list[Json]:
-    """Return one document, or the items of a list."""
     if body.get("kind") != f"{KIND}List":
         return [body]
     items = body.get("items")
