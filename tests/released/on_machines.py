@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -20,13 +21,20 @@ OLDEST = "3.9"
 TRACE = "job_id,submit_time_s,duration_s,num_gpus\n0,0,60,1\n"
 EXTRAS = {
     "cluster": "import kubernetes, dljob.client.cluster",
-    "sim": "import scipy.optimize, dljob.sim, dljob_lab.policies, dljob_lab",
-    "operator": "import dljob.operator.operating, dljob_gangs, cryptography, kopf, pymongo, kubernetes",
+    "sim": "import scipy.optimize, dljob.sim",
+    "operator": "import dljob.operator.operating, cryptography, kopf, pymongo, kubernetes",
     "mongo": "import pymongo, dljob.store",
     "plots": "import matplotlib.pyplot",
-    "all": "import dljob.operator, dljob.sim, dljob_gangs, dljob_web.portal, kopf, matplotlib.pyplot, pymongo",
+    "all": "import dljob.operator, dljob.sim, kopf, matplotlib.pyplot, pymongo",
 }
 """The modules that each extra is for."""
+ADD_ONS = {
+    "gangs": ("import dljob_gangs.running", ()),
+    "lab": ("import dljob_lab.policies.elastic.ones", ("compare", "--help")),
+    "mcp": ("import dljob_mcp.serving", ("mcp", "--skill")),
+    "web": ("import dljob_web.serving", ("web", "--help")),
+}
+"""A module of each add-on, and a verb that it brings to the command."""
 
 
 def checks(files: Files, folder: Path) -> Iterator[Check]:
@@ -44,6 +52,8 @@ def checks(files: Files, folder: Path) -> Iterator[Check]:
     place = name_python(newest, folder)
     for extra in EXTRAS:
         yield Check(f"wheel[{extra}]", place, partial(check_extra, files, newest, extra, folder))
+    for add_on in ADD_ONS:
+        yield Check(f"dljob-{add_on}", place, partial(check_add_on, files, newest, add_on, folder))
     yield Check("sdist", place, partial(check_sdist, files, newest, folder))
     yield Check("man pages", "man", partial(check_pages, files, folder))
     yield Check("completions", "bash, zsh, fish", partial(check_completions, files, folder))
@@ -124,6 +134,26 @@ def check_extra(files: Files, python: Path, extra: str, folder: Path) -> str:
     packages = count_packages(programs, folder)
     shutil.rmtree(programs.parent)
     return f"{packages}; {EXTRAS[extra]}"
+
+
+def check_add_on(files: Files, python: Path, add_on: str, folder: Path) -> str:
+    """Install the product alone, which refuses the verb by the add-on's name, and then the add-on with it."""
+    programs = make_environment(python, folder, "add-on", files.wheel)
+    program, verb = ADD_ONS[add_on]
+    if verb:
+        refused = subprocess.run(
+            [programs / "dljob", *verb], capture_output=True, text=True, check=False, cwd=folder
+        )
+        assert f"dljob-{add_on} is not installed" in refused.stderr, refused.stderr
+    wheel = files.find(f"dljob_{add_on}-*.whl")
+    links = ("--find-links", files.folder)
+    say(programs / "pip", "install", "--quiet", "--no-compile", *links, wheel, home=folder)
+    say(programs / "python", "-c", program, home=folder)
+    if verb:
+        say(programs / "dljob", *verb, home=folder)
+    packages = count_packages(programs, folder)
+    shutil.rmtree(programs.parent)
+    return f"{packages}; {program}"
 
 
 def check_sdist(files: Files, python: Path, folder: Path) -> str:
