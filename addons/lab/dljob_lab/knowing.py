@@ -7,6 +7,7 @@ workload was read. The truth stays what it is; only :attr:`~dljob.sim.jobs.workl
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from dljob.core.model import Mechanism
 from dljob.core.predicting import mini_epochs
@@ -45,11 +46,13 @@ def price_mini_epochs(
         profile = workload.truths[kind]
         speeds = {s.gpus: profile.speeds[s].iterations_per_s for s in _measured(profile, options)}
         plan = mini_epochs.plan(options, speeds[options[0]])
-        prices[kind] = mini_epochs.cost_s(
-            plan,
-            speeds.__getitem__,
-            profile.costs or costs,
-            recreates=mechanism is Mechanism.RECREATE,
+        # The tuning before the plan costs one mini-epoch more, and each other number of GPUs a restart.
+        trained = sum(epoch.iterations / speeds[epoch.gpus] for epoch in (plan[0], *plan))
+        own = profile.costs or costs
+        restart = own.pod_restart if mechanism is Mechanism.RECREATE else own.process_restart
+        changes = pairwise(plan)
+        prices[kind] = trained + sum(
+            restart(new.gpus) for old, new in changes if new.gpus != old.gpus
         )
     return prices
 

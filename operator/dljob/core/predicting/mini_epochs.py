@@ -4,7 +4,7 @@ Coach's mini-epochs: a plan of short measurements before a job trains.
 Lövenvald (Umeå University, 2021), section 4.1: "Coach runs four mini-epochs, taking 20-40 seconds
 to complete for each job", with one and two workers and one and two parameter servers. ``dljob
 profiles measure --mini-epochs`` carries such a plan out, and ``dljob simulate --known mini-epochs``
-lets policies know what comes of one, and charges for it.
+lets policies know its results, and charges for it (:mod:`dljob_lab.knowing`).
 
 Parameter servers are their user's here, so of the four two are with the fewest GPUs that the job
 can run on and two with the next number. A mini-epoch is as much training on all of them: the number
@@ -12,11 +12,8 @@ of iterations that takes half a minute with the fewest, which Coach finds by tri
 tuning"), and which costs one mini-epoch more.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import NamedTuple
-
-from dljob.core.profiles import Costs
 
 SECONDS = 30.0
 """How long a mini-epoch takes with the fewest GPUs: the middle of 20 and 40."""
@@ -44,15 +41,3 @@ def plan(
     GPUs."""
     iterations = max(1, round(seconds * per_s))
     return tuple(MiniEpoch(gpus, iterations) for gpus in count_gpus(options) for _ in range(EACH))
-
-
-def cost_s(
-    epochs: Sequence[MiniEpoch], speed: Callable[[int], float], costs: Costs, *, recreates: bool
-) -> float:
-    """How long a plan takes, with the tuning before it and a restart for each other number of
-    GPUs."""
-    first = epochs[0]
-    trained = sum(epoch.iterations / speed(epoch.gpus) for epoch in (first, *epochs))
-    restart = costs.pod_restart if recreates else costs.process_restart
-    changes = pairwise(epochs)
-    return trained + sum(restart(new.gpus) for old, new in changes if new.gpus != old.gpus)

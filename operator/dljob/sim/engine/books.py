@@ -5,6 +5,7 @@ The other parts of :mod:`dljob.sim.engine` change the state of a job here and no
 its iterations and its place in the queue are counted once for every kind of change.
 """
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -121,7 +122,7 @@ class Roster:
 
 
 class Books:
-    """One a world."""
+    """The jobs of one world, and their states."""
 
     def __init__(
         self,
@@ -146,13 +147,11 @@ class Books:
     # --- the life of a job
 
     def drop(self, job: JobId) -> None:
-        """Leave out a job that can never run."""
         self.done += 1
         self.journal.record.dropped.append(job)
         self.journal.record.log.append(Entry(self._queue.now, job, Happening.DROPPED))
 
     def add(self, run: Run) -> None:
-        """A job arrives."""
         self.runs[run.traced.job.id] = run
         self.journal.note_submission(run)
 
@@ -162,7 +161,6 @@ class Books:
         self.enter_queue(run)
 
     def end_waiting(self, run: Run) -> None:
-        """Take a job from the pending ones."""
         self.pending = self.pending.drop(run.state)
         now = self._queue.now
         self.journal.record.queue.add(-1, now)
@@ -177,11 +175,12 @@ class Books:
         run.pending_since = now
         self.journal.record.queue.add(1, now)
         # Kept, because a job whose stop is put off trains on while it is in the queue already.
-        run.alone_s = self._truth.seconds_alone(run)
+        left = run.traced.iterations + run.wasted - run.state.iterations_done
+        speed = self._truth.speed_on_one_gpu(run)
+        run.alone_s = max(0.0, left) / speed if speed > 0 else math.inf
         self.journal.record.blocking.enter(now, waited=run.waited, remaining=run.alone_s)
 
     def complete(self, run: Run) -> None:
-        """A job has trained to its end."""
         self.note(run)
         if run.state.placement is None:
             self.end_waiting(run)
@@ -197,7 +196,6 @@ class Books:
         run.is_paused = True
 
     def go_on(self, run: Run) -> None:
-        """A job that was paused may run again."""
         run.is_paused = False
         self.note(run)
 
@@ -240,7 +238,6 @@ class Books:
             run.idle_since = None
 
     def note_levels(self) -> None:
-        """Note how many jobs run and wait now."""
         self.journal.record.series.add(
             self._queue.now,
             used=self.journal.record.used.value,

@@ -29,28 +29,24 @@ class Order(IntEnum):
 class EventQueue:
     """A queue of events. Ties are settled by :class:`Order`, then by the order in which they were put in."""
 
-    __slots__ = ("_count", "_facts", "_heap", "now")
+    __slots__ = ("_count", "_heap", "facts", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self._count = 0
-        self._facts = 0
+        self.facts = 0
+        """How many events are left, without the wake-ups that policies asked for."""
         self._heap: list[tuple[float, Order, int, Event]] = []
 
     def at(self, time: float, order: Order, *, event: Event) -> None:
         """Let ``event`` happen at ``time``, or now if that has passed."""
         self._count += 1
-        self._facts += order is not Order.WAKE
+        self.facts += order is not Order.WAKE
         when = max(self.now, round(time, 6))
         heapq.heappush(self._heap, (when, order, self._count, event))
 
     def __bool__(self) -> bool:
         return bool(self._heap)
-
-    @property
-    def only_wakes(self) -> bool:
-        """Return whether no event is left except wake-ups that a policy asked for."""
-        return self._facts == 0
 
     def next_time(self) -> float:
         """Return when the next event happens."""
@@ -59,5 +55,5 @@ class EventQueue:
     def pop(self) -> Event:
         """Take the next event out; the clock moves to it."""
         self.now, order, _, event = heapq.heappop(self._heap)
-        self._facts -= order is not Order.WAKE
+        self.facts -= order is not Order.WAKE
         return event

@@ -206,18 +206,15 @@ class Training:
         self._books.journal.note_saving(run, seconds=seconds)
 
     def process_gone(self, run: Run) -> None:
-        """Note that nothing of its process is left."""
         self._books.journal.note_gone(run)
         if self._learner is not None and not run.finished:
             saved = run.has_saved and run.traced.saves
             self._learner.process_gone(run, costs=self._truth.costs_of(run), saved=saved)
 
     def process_starts(self, run: Run) -> None:
-        """Note that its process starts."""
         self._books.journal.note_start(run)
         if self._learner is not None:
             self._learner.process_starts(run)
 
     def held_changes(self, by: int) -> None:
-        """Count the GPUs that jobs hold."""
         self._books.journal.record.used.add(by, self._queue.now)

@@ -5,7 +5,6 @@ The truth about the speeds and costs of jobs, and the lengths that policies beli
 of its metric that it has reached.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -51,12 +50,6 @@ class Truth:
         if len(options) == 1:
             return predictor.speed(job, predictor.shape(options[0], kind)) / options[0]
         return predictor.speed(job, predictor.shape(1, kind))
-
-    def seconds_alone(self, run: Run) -> float:
-        """Its remaining time with one GPU."""
-        left = run.traced.iterations + run.wasted - run.state.iterations_done
-        speed = self.speed_on_one_gpu(run)
-        return max(0.0, left) / speed if speed > 0 else math.inf
 
     def seconds_isolated(self, traced: TracedJob) -> float:
         """Return how long a job trains on its requested GPUs if it is alone there."""

@@ -185,7 +185,6 @@ class Nodes:
         return dies
 
     def regain(self, name: NodeName) -> None:
-        """A node that failed is back."""
         if name in self._alive:
             return
         self._alive[name] = self._all[name]
@@ -402,7 +401,6 @@ def _make_run(
     truth: Truth,
     forecasts: Forecasts,
 ) -> Run:
-    """Return the run of a job that begins to wait."""
     job, growth = traced.job, setting.growth
     isolated_s = truth.seconds_isolated(traced)
     if isolated_s > MOST_SECONDS:

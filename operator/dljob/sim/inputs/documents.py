@@ -222,7 +222,6 @@ class Described:
         }
 
     def notes(self) -> Iterator[str]:
-        """The assumptions."""
         if self._unknown:
             first = (str(kind).removeprefix(OF_ONE_JOB) for kind in list(self._unknown)[:5])
             names = ", ".join(first) + (", …" if len(self._unknown) > 5 else "")

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """True if its checkpoint works."""
+    """The checkpoint of a simulated job works, does not exist, or does not work."""
 
     GOOD = "good"
     NONE = "none"

@@ -29,7 +29,6 @@ class Learning:
     falls: bool = False
 
     def truth_at(self, iteration: float) -> float:
-        """The metric without noise."""
         gap = 1.0 / (self.b0 * iteration + self.b1)
         return self.c + gap if self.falls else self.c - gap
 

@@ -176,7 +176,6 @@ class Recorder:
         self.lines.append(Phase(at=at, job=job, phase=stage, generation=generation))
 
     def record(self, *, until: float, policy: str, title: str) -> Record:
-        """Return all of it."""
         return Record.of(
             Header(
                 source=Source.SIMULATION,

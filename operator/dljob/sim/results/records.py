@@ -113,7 +113,6 @@ class Level:
         self.value += by
 
     def integral_at(self, now: float) -> float:
-        """The integral up to now."""
         return self.integral + self.value * (now - self._since)
 
 
@@ -161,7 +160,6 @@ class Blocking:
         self._since = now
 
     def integral_at(self, now: float) -> float:
-        """The integral up to now."""
         self._advance(now)
         return self.integral
 

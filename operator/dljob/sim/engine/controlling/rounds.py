@@ -96,7 +96,7 @@ class Rounds:
         due_at = min(asked_for, now + self._period_s)
         if due_at < math.inf:
             self._queue.at(due_at, Order.WAKE, event=partial(self._wake, self._stamp))
-        self.fruitless = self.fruitless + 1 if self._queue.only_wakes else 0
+        self.fruitless = 0 if self._queue.facts else self.fruitless + 1
 
     def _wake(self, stamp: int) -> None:
         self._is_due = self._is_due or stamp == self._stamp
