@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.relatives import Relatives, bare, remoteness
+from dljob.core.predicting.speed_curves import (
     IterationTime,
     Point,
     fit_iteration_time,
@@ -20,7 +21,6 @@ from dljob.core.predicting.interpolating import (
     read_curve,
     spread_exponent_alone,
 )
-from dljob.core.predicting.relatives import Relatives, bare, remoteness
 from dljob.core.profiles import JobType, Profile
 from dljob_wire.messages import Shape
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dljob.core.model import Cluster, Job, JobState, Mechanism, Snapshot
 from dljob.core.predicting.growths import usual_growth
-from dljob.core.predicting.interpolating import Estimate
+from dljob.core.predicting.speed_curves import Estimate
 from dljob.core.predicting.speeds import Speeds
 from dljob.core.predicting.usual_costs import find_costs
 from dljob.core.profiles import Costs, JobType, Profile

@@ -2,7 +2,7 @@
 How fast a type of job trains in a shape, by its own profile and those of others.
 
 :class:`dljob.core.predicting.speeds.Speeds` calls this. Where a profile alone does not suffice
-(:mod:`dljob.core.predicting.interpolating`), it is asked in this order, with falling confidence:
+(:mod:`dljob.core.predicting.speed_curves`), it is asked in this order, with falling confidence:
 
 1. the same type of GPU over another number of nodes: every doubling of the nodes costs a constant
    share, learnt from shapes of equal count (this profile's, else its relatives', else a default);
@@ -22,7 +22,8 @@ from statistics import median
 
 from dljob.core.predicting.conclusions import Kept
 from dljob.core.predicting.growths import Factor, Growths
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.relatives import Relatives, remoteness
+from dljob.core.predicting.speed_curves import (
     Estimate,
     bound_growth,
     estimate_alone,
@@ -31,7 +32,6 @@ from dljob.core.predicting.interpolating import (
     read_curve,
     type_ratio_alone,
 )
-from dljob.core.predicting.relatives import Relatives, remoteness
 from dljob.core.profiles import JobType, Profile
 from dljob_wire.messages import Shape
 

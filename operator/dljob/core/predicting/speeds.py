@@ -8,8 +8,8 @@ concludes times from it. It knows the types of jobs and nothing of how far a job
 from collections.abc import Mapping, Sequence
 
 from dljob.core.model import Cluster, Job
-from dljob.core.predicting.interpolating import Estimate
 from dljob.core.predicting.relating import atlas_of
+from dljob.core.predicting.speed_curves import Estimate
 from dljob.core.profiles import JobType, Profile
 from dljob_wire.messages import Shape
 
