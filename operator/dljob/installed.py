@@ -26,6 +26,8 @@ COMMANDS: Final = "dljob.commands"
 """The entry points of verbs: objects of :class:`click.Command`."""
 POLICIES: Final = "dljob.policies"
 """The entry points of policies; :mod:`dljob.known_policies` reads them."""
+PREDICTORS: Final = "dljob.predictors"
+"""The entry points of predictors of speeds; :mod:`dljob.sim.knowing` calls them."""
 PAGES: Final = "dljob.pages"
 """The entry points of pages: ``record`` makes one of a record, ``up`` takes the options of one for a controller."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")

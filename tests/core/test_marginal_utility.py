@@ -2,10 +2,11 @@
 
 import pytest
 
-from dljob.core.predicting import marginal_utility, mini_epochs
-from dljob.core.predicting.marginal_utility import Sample, Utility
+from dljob.core.predicting import mini_epochs
 from dljob.core.predicting.mini_epochs import MiniEpoch
 from dljob.core.profiles import JobType, Profile
+from dljob_lab import marginal_utility
+from dljob_lab.marginal_utility import Sample, Utility
 from dljob_wire.messages import Shape
 
 TRUE = Utility(0.5, 6.0, 0.25, 3.0, 40.0, 1.0)

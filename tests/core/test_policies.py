@@ -60,7 +60,7 @@ def test_options_are_read_as_what_their_defaults_are():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fifu", {}, "no policy is named 'fifu'; did you mean fifo? known are fifo, "),
+        ("fifu", {}, "no policy is named 'fifu'; did you mean fifo? known are foresight, "),
         ("fifo", {"depth": "1"}, "fifo has no option 'depth'; it has none"),
         (
             "tiresias",

@@ -45,7 +45,7 @@ def test_of_a_job_the_two_smallest_counts_are_known_packed_and_on_one_type_of_gp
 
 def test_marginal_utility_is_believed_in_every_shape_and_the_truth_stays():
     workload = make_workload()
-    believing = knowing.believe_marginal_utility(workload)
+    believing = knowing.believe_predictor(workload, "marginal-utility")
     assert set(believing.known[KIND].speeds) == set(workload.truths[KIND].speeds)
     assert believing.truths is workload.truths
     three = [speed for shape, speed in believing.known[KIND].speeds.items() if shape.gpus == 4]

@@ -43,20 +43,10 @@ sentence."""
 GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
 USUAL_CURVE = "supposes that it scales like the usual job"
 AS_LONG_AGAIN = "supposes that it needs as long again as it has trained, and at least an hour on its fewest GPUs"
-FEWEST_FIRST = (
-    "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains"
-)
-
-BY_CLAIMS: Assumes = {
-    Knowledge.LENGTH: AS_LONG_AGAIN,
-    Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
-    Knowledge.MEASURED: GUESSES,
-}
-"""The fallbacks of the policies that share GPUs by claims (:mod:`dljob_lab.policies.common.sharing`)."""
 
 BY_TIMES: Assumes = {
     Knowledge.LENGTH: AS_LONG_AGAIN,
-    Knowledge.SPEED: FEWEST_FIRST,
+    Knowledge.SPEED: "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains",
     Knowledge.MEASURED: GUESSES,
 }
 """The fallbacks of the policies that compare predicted times
@@ -69,13 +59,6 @@ BY_RANK: Assumes = {
 }
 """The fallbacks of the policies that order rigid jobs by the time left
 (:mod:`dljob.core.policies.common.ranking`)."""
-
-BY_CURVES: Assumes = {
-    Knowledge.LENGTH: AS_LONG_AGAIN,
-    Knowledge.SPEED: "supposes that each GPU adds as much as the first",
-    Knowledge.MEASURED: GUESSES,
-}
-"""The fallbacks of elastic policies after AFS (:mod:`dljob_lab.policies.elastic.afs.curves`)."""
 
 
 @runtime_checkable

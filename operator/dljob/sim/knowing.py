@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dljob.core.model import Mechanism
-from dljob.core.predicting import marginal_utility, mini_epochs
+from dljob.core.predicting import mini_epochs
 from dljob.core.profiles import Costs, JobType, Profile
+from dljob.installed import PREDICTORS, load
 from dljob.sim.jobs.workloads import Workload
 from dljob_wire.messages import Shape
 
@@ -26,10 +27,11 @@ def know_by_mini_epochs(workload: Workload) -> Workload:
     return replace(workload, known={**workload.known, **known})
 
 
-def believe_marginal_utility(workload: Workload) -> Workload:
-    """Let policies believe Coach's function, fitted to what they know, in every shape there is."""
+def believe_predictor(workload: Workload, name: str) -> Workload:
+    """Let policies believe a predictor of the lab, fitted to what they know, in every shape there is."""
+    believe = load(PREDICTORS, name, add_on="dljob-lab")
     known = {
-        kind: marginal_utility.believe(profile, workload.truths[kind].speeds)
+        kind: believe(profile, workload.truths[kind].speeds)
         for kind, profile in workload.known.items()
     }
     return replace(workload, known=known)

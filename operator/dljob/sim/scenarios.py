@@ -150,7 +150,7 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     # Speeds that were measured are wrong before anything is concluded from them.
     workload = believe(workload, beliefs)
     if scenario.predictor == MARGINAL_UTILITY:
-        workload = knowing.believe_marginal_utility(workload)
+        workload = knowing.believe_predictor(workload, scenario.predictor)
     return workload
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dljob.core.policies.common.hulls import Curve
 from dljob.core.policies.common.multiple_choice import Floats, Option, solve_exactly
 from dljob_lab.policies.common.pricing import fill
+from dljob_lab.policies.common.speed_curves import Curve
 
 MOST_CELLS = 100_000_000
 """The most additions of the dynamic programme, which take about a fifth of a second."""

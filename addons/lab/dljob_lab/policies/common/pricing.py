@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dljob.core.model import JobId
-from dljob.core.policies.common.hulls import Curve, Step
+from dljob.core.policies.common.hulls import Step
+from dljob_lab.policies.common.speed_curves import Curve
 
 Slots = list[tuple[float, float]]
 """A heap of (what a GPU is worth where it is, how many GPUs are worth that)."""

@@ -11,18 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from dljob.core.assuming import AS_LONG_AGAIN, GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
 from dljob.core.placement.counting import count_nodes, count_usable
 from dljob.core.placement.free_gpus import Room, grow
 from dljob.core.placement.largest import acceptable_types, largest_possible
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob.core.policies.common.ordering import BEHIND, keep, keep_all
 from dljob.core.predicting.conclusions import Kept
 from dljob.core.predicting.growths import usual_growth
 from dljob.core.predicting.predictor import SUPPOSED_S
 from dljob.core.profiles import JobType
 from dljob_lab.policies.common.pricing import Priced, Worths
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
+
+BY_CLAIMS: Assumes = {
+    Knowledge.LENGTH: AS_LONG_AGAIN,
+    Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of the policies that share GPUs by claims."""
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 _FAIR_SHARE = Cause(CauseCode.FAIR_SHARE)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from dljob.core.assuming import BY_CLAIMS, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import JobId
 from dljob.core.options import check
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob_lab.policies.common import knapsack
-from dljob_lab.policies.common.sharing import Claim, read_claims, settle
+from dljob_lab.policies.common.sharing import BY_CLAIMS, Claim, read_claims, settle
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import JobId, JobState
 from dljob.core.options import check, declare
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob.core.policies.common.ordering import NEXT_ROUND, keep_all
 from dljob_lab.policies.common import knapsack
 from dljob_lab.policies.common.sharing import (
@@ -22,6 +21,7 @@ from dljob_lab.policies.common.sharing import (
     read_claims,
     settle,
 )
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
 
 DECIMALS = 2
 """To which the released programme rounds its costs; many are equal then."""

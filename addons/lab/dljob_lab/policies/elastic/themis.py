@@ -5,20 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from dljob.core.assuming import BY_CLAIMS, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import Cause, CauseCode, JobId
 from dljob.core.options import check, declare
-from dljob.core.policies.common.hulls import make_curve
 from dljob_lab.policies.common import knapsack
 from dljob_lab.policies.common.sharing import (
+    BY_CLAIMS,
     SHORTEST_SECONDS,
     Claim,
     Claims,
     read_claims,
     settle,
 )
+from dljob_lab.policies.common.speed_curves import make_curve
 
 _NEXT_LEASE = Cause(CauseCode.NEXT_LEASE)
 

@@ -7,13 +7,14 @@ AFS's elastic forms of SRTF and SRSF: the GPUs that these leave idle go to the m
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dljob.core.assuming import BY_CURVES, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.options import check
 from dljob.core.policies.common import ranking
 from dljob.core.policies.common.ordering import BEHIND, count_requested
 from dljob_lab.policies.elastic.afs import places
+from dljob_lab.policies.elastic.afs.curves import BY_CURVES
 from dljob_lab.policies.elastic.afs.sharing import Contender, Sharing, Terms
 
 
