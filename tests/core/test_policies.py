@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dljob.core import cycle
-from dljob.core import policies as controllers
 from dljob.core.model import Cause, CauseCode, Snapshot
 from dljob.core.planning import Plan, Reshape, Start, Stop, Wait
 from dljob.core.policies.common import ranking
+from dljob.known_policies import read_live_policy
 from dljob.sim import policies
 from dljob_lab.policies.rigid import kube_default
 from dljob_wire.messages import Shape
@@ -74,12 +74,10 @@ def test_what_is_not_known_is_told_with_what_is(name, options, message):
         policies.make(name, options)
 
 
-def test_controllers_refuse_what_only_simulations_play_and_name_what_they_offer():
-    known = ", ".join(controllers.NAMES)
-    with pytest.raises(
-        ValueError, match=f"^controllers offer no policy named 'lyra'; known are {known}$"
-    ):
-        controllers.read("lyra")
+def test_controllers_refuse_a_policy_that_breaks_a_law():
+    with pytest.raises(ValueError, match=r"^kube-pods breaks whole-gang, .* laws: foresight, "):
+        read_live_policy("kube-pods")
+    assert read_live_policy("lyra").name == "lyra"
 
 
 # --- fifo and fjf -------------------------------------------------------------------------
