@@ -8,7 +8,7 @@ import pytest
 from dljob.core import cycle
 from dljob.core.model import CauseCode, JobState, Mechanism, Node, NodeName, Placement, Snapshot
 from dljob.core.planning import Change, Move, Reshape, Start, Step, Wait
-from dljob.core.policies.foresight.placing.arranging import withdraw
+from dljob.core.policies.foresight.placing import withdraw
 from dljob.core.profiles import Costs, Profile
 from dljob.sim import policies
 from dljob_wire.messages import Shape

@@ -270,7 +270,10 @@ class _Counting:
             if self.most == 0:
                 break
         if not self.view.cluster.flawless:
-            chosen.extend(self._find_spared(chosen))
+            # No other job could get the GPUs of these running jobs.
+            known = {state.id for state in chosen}
+            others = [state for state in self.view.running if state.id not in known]
+            chosen += [s for s in others if not any(gpus for _, gpus in self._held(s))]
         return chosen
 
     def _take(self, state: JobState) -> bool:
@@ -285,12 +288,6 @@ class _Counting:
         if state.placement is None:
             self.newcomers[state.id] = needs
         return True
-
-    def _find_spared(self, chosen: Iterable[JobState]) -> list[JobState]:
-        """Find running jobs to keep, because no other job could get their GPUs."""
-        known = {state.id for state in chosen}
-        others = (state for state in self.view.running if state.id not in known)
-        return [state for state in others if not any(gpus for _, gpus in self._held(state))]
 
     def _held(self, state: JobState) -> Iterable[tuple[str, int]]:
         placement, cluster = state.placement, self.view.cluster
