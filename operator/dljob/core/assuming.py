@@ -132,7 +132,12 @@ class Assumptions:
             yield Knowledge.SPEED, self._describe_unknown(state)
         elif speeds.guessed:
             yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} is not measured yet"
-        if state.job.batch.elastic and not self._has_other_batches(state.job.type):
+        own = state.job.type
+        if state.job.batch.elastic and not any(
+            (kind.model, kind.dataset) == (own.model, own.dataset)
+            and kind.batch_size != own.batch_size
+            for kind in self._snapshot.profiles
+        ):
             yield Knowledge.BATCH, "its speed with other batch sizes is not measured yet"
         if not state.job.training.iterations_per_epoch:
             yield Knowledge.EPOCH, "how long its epochs are is unknown"
@@ -167,7 +172,11 @@ class Assumptions:
         kinds = (held.gpu_type,) if held else acceptable_types(state, self._snapshot.cluster)
         for kind in kinds:
             unseen: list[int] = []
-            for gpus in self._list_numbers(state, kind):
+            options = state.job.gpus.options
+            if held is None:
+                most = largest_possible(state, self._snapshot.cluster, gpu_type=kind)
+                options = tuple(gpus for gpus in options if gpus <= most)
+            for gpus in options:
                 speed, confidence = self._predictor.estimate(
                     state.job, self._predictor.shape(gpus, kind)
                 )
@@ -179,20 +188,6 @@ class Assumptions:
             if unseen:
                 guessed[kind] = tuple(unseen)
         return _Speeds(possible, known, guessed)
-
-    def _list_numbers(self, state: JobState, kind: str) -> list[int]:
-        options = state.job.gpus.options
-        if state.placement is not None:
-            return list(options)
-        most = largest_possible(state, self._snapshot.cluster, gpu_type=kind)
-        return [gpus for gpus in options if gpus <= most]
-
-    def _has_other_batches(self, own: JobType) -> bool:
-        return any(
-            (kind.model, kind.dataset) == (own.model, own.dataset)
-            and kind.batch_size != own.batch_size
-            for kind in self._snapshot.profiles
-        )
 
 
 def _shows_speed(state: JobState) -> bool:
