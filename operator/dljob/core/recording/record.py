@@ -1,5 +1,5 @@
 """
-The record of what happened: a header, and one line for each thing that happened, as JSON lines.
+The record of events: a header, and one line for each event, as JSON lines.
 
 ``dljob record`` writes it on one machine and on a cluster, ``dljob simulate --record`` in the simulator.
 docs/record.md describes each field for users. Times are seconds: since the epoch, or since the begin of
@@ -146,7 +146,7 @@ class Header:
     source: Source = field(metadata=wire(OneOf(Source)))
     clock: Clock = field(default=Clock.EPOCH, metadata=wire(OneOf(Clock)))
     since: float = field(default=0.0, metadata=wire(_TIME))
-    """Lines before that time tell only how things were then."""
+    """Lines before that time describe only the state at that time."""
     until: float = field(default=0.0, metadata=wire(_TIME))
     """The last line of a job holds until then."""
     policy: str = field(default="", metadata=wire(_NAME))
