@@ -93,7 +93,7 @@ def _find_rate(curves: Sequence[Curve], prices: Sequence[float], *, gpus: int) -
 def _reduce(
     options: _Options, jobs: int, *, rate: float, gpus: int, reached: float
 ) -> _Options | None:
-    """Leave out what cannot be part of anything better than what is reached; ``None`` if nothing can."""
+    """Leave out options that cannot be part of a better solution; ``None`` if none can."""
     gain = options.value - rate * options.gpus
     starts = np.searchsorted(options.job, np.arange(jobs))
     best = np.maximum.reduceat(gain, starts)

@@ -33,7 +33,7 @@ class Lyra:
     this policy at every event. The paper's base demand is what the user of an elastic job asks for, and
     here the least that the job can run on. Where jobs could do with a single GPU, that lets all of them
     in with one each, and the longest get nearly all the rest, because they save most seconds; with
-    ``requested=true`` jobs come in with what they requested.
+    ``requested=true`` jobs come in with the number that they requested.
     """
 
     name: ClassVar[str] = "lyra"
@@ -45,7 +45,7 @@ class Lyra:
     preempts: bool = True
     """True if a job that needs less time yet takes the place of a running one."""
     requested: bool = False
-    """True if a job comes in with what it requested, and not with the least that it can run on."""
+    """True if a job comes in with the number that it requested, and not with the least that it can run on."""
 
     def __post_init__(self) -> None:
         check(self)

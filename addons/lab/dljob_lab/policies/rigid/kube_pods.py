@@ -66,7 +66,7 @@ class KubePods:
     def _lacks_pods(self, state: JobState, view: View) -> bool:
         if state.placement is None or not self.partial:
             return is_incomplete(state)
-        # The cluster may have become too small for what it has already.
+        # The cluster may have become too small for its present GPUs.
         most = min(state.job.gpus.requested, largest_possible(state, view.cluster))
         return any(state.placement.gpus < option <= most for option in state.job.gpus.options)
 

@@ -29,7 +29,7 @@ class Altruistic:
 
     Where the text leaves room: throughput is counted in GPUs' worth, as in the paper's cluster
     efficiency, because iterations of two models cannot be added; each GPU in turn goes to the job
-    to whose speed it adds the largest share of what its first GPU does. A job that is left without
+    to whose speed it adds the largest share of the gain of its first GPU. A job that is left without
     its request has its least of the rest before others grow: nothing gains more from a GPU. A
     job that is no faster with its request than with fewer gets the fewer.
     """
@@ -52,7 +52,7 @@ class Altruistic:
         sharing = Sharing(view, packing=self.packing)
         sharing.admit(line, count_requested)
         sharing.admit(line)
-        sharing.hand_out(Terms(_arrival, saturation=_price, band=0.0))
+        sharing.hand_out(Terms(lambda each: float(each.state.order), saturation=_price, band=0.0))
         sharing.regulate()
         return places.settle(sharing, line, wait=BEHIND)
 
@@ -61,7 +61,3 @@ def _price(contender: Contender) -> float:
     """Return how many more GPUs would bring as much as the job's first one."""
     curve = contender.curve
     return curve.speeds[0] / curve.options[0] / curve.gain(contender.count)
-
-
-def _arrival(contender: Contender) -> float:
-    return float(contender.state.order)
