@@ -42,7 +42,7 @@ $(VENV)/.locked: requirements.lock
 # Without isolation, because an isolated build would fetch the build backend past the lock.
 $(VENV)/.installed: pyproject.toml $(wildcard addons/*/pyproject.toml) $(VENV)/.locked
 	@echo "4 of 4  installs dljob and its add-ons, from this folder" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e addons/gangs -e addons/lab -e addons/web
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e addons/gangs -e addons/lab -e addons/mcp -e addons/web
 	@touch $@
 	@echo "done: source $(BIN)/activate, and then dljob --help" >&2
 

@@ -8,9 +8,17 @@ from typing import Any
 
 from _progress import ROOT
 
+from addons.web.tests.portal.houses import (
+    HOME,
+    READ_JOBS,
+    READ_NODES,
+    House,
+    grant,
+    make_token,
+    serve,
+)
 from tests.operator.conftest import install_crd
 from tests.operator.manifests import make_manifest, path_of
-from tests.portal.houses import HOME, READ_JOBS, READ_NODES, House, grant, make_token, serve
 from tests.servers.binaries import find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.namespaces import wait_for_account

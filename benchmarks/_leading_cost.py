@@ -10,8 +10,8 @@ from _inhabited_cluster import VIEWER
 from _progress import say
 from lanes import LOOK_S, cpu_seconds
 
+from addons.web.tests.portal.houses import House
 from tests.operator.stages import Stage
-from tests.portal.houses import House
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,7 +183,7 @@ class StoreSource:
     def withheld(self) -> str:
         raise NotImplementedError
 
-    def pose(self, question: object) -> Any:
+    def what_if(self, question: object, *, is_gone: Callable[[], bool]) -> Any:
         raise NotImplementedError(question)
 
     def plan(self, documents: list[Any], token: str) -> Any:

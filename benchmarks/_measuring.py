@@ -13,8 +13,8 @@ import click
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dljob.sim.results import plots
 from dljob.sim.results.looks import FORMATS
+from dljob_lab import plots
 
 
 def describe_machine() -> dict[str, Any]:

@@ -9,10 +9,9 @@ from dljob.core.model import Checkpoint, Cluster, GpuDemand, Job, JobId, Mechani
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim.clusters import Machines, build_packed
-from dljob.sim.jobs.courses import Course
 from dljob.sim.jobs.sampling import set_load
 from dljob.sim.jobs.scaling import load_standard_curves
-from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob.sim.jobs.workloads import Course, TracedJob, Workload
 from dljob_wire.messages import Shape
 
 MACHINES = [Machines(2, 8)]

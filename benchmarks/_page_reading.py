@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from tests.web.devtools import Page
+from addons.web.tests.devtools import Page
 
 Json = dict[str, Any]
 

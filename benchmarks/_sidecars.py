@@ -48,7 +48,10 @@ def write_fields(fields: Mapping[str, Any]) -> str:
     written: dict[str, Any] = {}
     for name, value in fields.items():
         group, _, inner = name.rpartition(".")
-        (written.setdefault(group, {}) if group else written)[inner] = value
+        if isinstance(value, Mapping):
+            written.setdefault(name, {}).update(value)
+        else:
+            (written.setdefault(group, {}) if group else written)[inner] = value
     return json.dumps(written)
 
 

@@ -22,7 +22,7 @@ from _measuring import describe_machine, print_result
 from _progress import run, say
 
 from dljob.cli.verbs.watching.record import read_store
-from dljob.client.exporting.files import write_file
+from dljob.client.exporting import write_file
 from dljob.core.recording.report import By, make_report
 from dljob.local.folders import Folders
 from tests.local.ups import Up, find_processes, going

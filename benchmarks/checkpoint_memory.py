@@ -91,7 +91,7 @@ def measure(disk: Path, gib: int, *, in_memory: bool) -> dict[str, float]:
         "checkpoint.timeoutSeconds": LONGEST_S,
     }
     if in_memory:
-        options["checkpoint.memoryBytes"] = (2 * gib * 1024 + 64) << 20
+        options["checkpoint.memory"] = f"{2 * gib * 1024 + 64}Mi"
         options["checkpoint.memoryPath"] = str(memory)
     try:
         with SideCar(folder, command, options=options) as sidecar:

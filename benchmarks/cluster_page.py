@@ -35,9 +35,9 @@ from _progress import attempts, count, run, say
 from lanes import MOVE, ZOOMS, cpu_seconds, find_renderers, memory_mb
 from PIL import Image
 
+from addons.web.tests.devtools import Page, opened
+from addons.web.tests.portal.houses import House
 from tests.operator.stages import Stage, staged
-from tests.portal.houses import House
-from tests.web.devtools import Page, opened
 
 Json = dict[str, Any]
 
@@ -341,10 +341,10 @@ QUESTIONS: dict[str, Json] = {
 }
 
 
-def _games_seconds(pid: int) -> float:
-    """Return the processor time of the processes that have ended which a process had started."""
+def _seconds(pid: int) -> float:
+    """Return the processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def suppose(folder: Path, *, gpus: int, waiting: int) -> list[Json]:
@@ -355,11 +355,11 @@ def suppose(folder: Path, *, gpus: int, waiting: int) -> list[Json]:
         jobs = fill(house, gpus=gpus, waiting=waiting)
         for name in count(tuple(QUESTIONS), "asks: {}".format):
             question = QUESTIONS[name]
-            began, before = time.monotonic(), _games_seconds(house.server.pid)
+            began, before = time.monotonic(), _seconds(house.server.pid)
             status, told = house.suppose(VIEWER, question)
             row = {"what_if": name, "gpus": gpus, "jobs": jobs, "status": status}
             row["answer_s"] = round(time.monotonic() - began, 1)
-            row["game_core_s"] = round(_games_seconds(house.server.pid) - before, 1)
+            row["core_s"] = round(_seconds(house.server.pid) - before, 1)
             if status == 200:
                 row["jobs_in_futures"] = [len(future["jobs"]) for future in told["futures"]]
             else:

@@ -22,7 +22,7 @@ from _progress import count, run
 from _sidecars import MODULE, SideCar, count_held, measure_memory, read_processor_seconds
 
 SLEEP = ("sleep", "100000")
-EXPRESSION = {"progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
+EXPRESSION = {"progress.log": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
 ALL_DOORS = ("--health", "127.0.0.1:0")
 POLLS_PER_S = 1 / 5
 LINES_PER_S = 1000

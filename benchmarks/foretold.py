@@ -22,10 +22,12 @@ import click
 from _measuring import describe_machine, print_result
 from _progress import run, say, wait_until
 
-from dljob.cli.verbs.studies.supposing import answer
+from dljob.cli.verbs.server.profiles import open_profiles
 from dljob.cli.verbs.watching.record import read_store
 from dljob.core.recording.record import Ended, Given, Record
 from dljob.local.folders import Folders
+from dljob.sim.inputs.shipped import load_shipped
+from dljob.store.importing import import_profiles
 from tests.local.ups import Up, going, replay
 
 Json = dict[str, Any]
@@ -61,8 +63,7 @@ class Foretold(NamedTuple):
 def predict(up: Up, question: Json) -> Foretold:
     """Ask as the page does; with a question, for the future in which it is so."""
     at = time.time()
-    told: Any = answer(up.root, question)
-    assert "error" not in told, told
+    told = up.backend.what_if(question)
     future = told["futures"][1 if question else 0]
     return Foretold(
         at,
@@ -92,7 +93,9 @@ def change(up: Up, question: Json) -> None:
 def play(folder: Path, question: Json, predictions: int) -> Iterator[Json]:
     """Have one run; yields an error for each start and each end that was foretold."""
     root = folder / "state"
-    root.parent.mkdir(parents=True)
+    root.mkdir(parents=True)
+    with open_profiles(str(Folders(root).store), None) as store:
+        import_profiles(store, load_shipped().values(), instead=False)
     with going(root, "--cluster", "1x4:A100") as up:
         jobs = [
             replay(f"job-{number}", root, iterations=ITERATIONS[number % 3], faster=1.0)

@@ -29,9 +29,9 @@ from _many_lanes import SAMPLES, TOKEN, Size, Week, make_row
 from _measuring import describe_machine, print_result, summarize
 from _progress import count, read_line, run, say
 
+from addons.web.tests.devtools import Page, opened
 from dljob.core.recording.record import Progress
 from dljob.store.opening import open_store
-from tests.web.devtools import Page, opened
 
 LOOK_S = 5.0
 """As often as the page asks."""

@@ -25,11 +25,10 @@ from dljob.sim.clusters import fill_nodes
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.inputs.shipped import find_folder
-from dljob.sim.jobs import savings
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.results.records import Entry, Happening, Record
 from dljob.sim.results.scoring import score
-from dljob.sim.scenarios import Scenario, build_setting, read_workload
+from dljob.sim.scenarios import Scenario, build_setting, draw_checkpoints, read_workload
 
 CHANGES = (Happening.ADDING, Happening.REMOVING)
 ENDS = (Happening.STOPPED, Happening.LOST)
@@ -131,7 +130,7 @@ def main(
     )
     setting = build_setting(scenario)
     workload = read_workload(scenario, setting)
-    workload = savings.draw(workload, none=none, broken=broken, seed=seed)
+    workload = draw_checkpoints(workload, none=none, broken=broken, seed=seed)
     rows = [play(workload, setting, name, rule) for name in count(names) for rule in RULES]
     print_result([*rows, {"window": window, "gpus": gpus, **describe_machine()}], output)
 

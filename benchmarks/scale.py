@@ -46,7 +46,7 @@ from dljob.kube.certificates import Authority, authority_document
 from dljob.kube.client import ApiServer
 from dljob.kube.names import FINALIZER
 from dljob.kube.resources import DLJOBS, SECRETS
-from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.jobs.entries import status_document
 from dljob.operator.podspecs import building
 from dljob.operator.podspecs.building import SIDECAR_PORT
 from dljob.operator.podspecs.podsettings import PodSettings
@@ -276,7 +276,7 @@ def _job_and_pod(number: int) -> Iterator[tuple[str, Json]]:
         decided_at=now,
         counted_at=now,
     )
-    document["status"] = status_document(status, Circumstances(epoch=1, generation=1))
+    document["status"] = status_document(status, epoch=1, generation=1)
     yield f"/registry/dljob.io/dljobs/{HOME}/{name}", document
     pod = building.make_trainer(document, job, booking=booking, settings=PodSettings())
     pod["metadata"] = _kept(pod["metadata"])

@@ -30,8 +30,7 @@ from _progress import attempts, read_line, run
 from _sidecars import SideCar
 
 from dljob.control.sidecars.dialing import DialSettings
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.ports import Address, PodKey
 from dljob.core.model import JobId, NodeName
 from dljob_wire.messages import Peer, Run

@@ -27,7 +27,8 @@ BROUGHT = ROOT / "man"
 def write_pages(folder: Path, version: str) -> list[Path]:
     """Write all pages into a folder; raises :class:`ImportError` where a verb cannot be loaded."""
     sys.path[:0] = [
-        str(ROOT / each) for each in ("operator", "sidecar", "addons/lab", "addons/web")
+        str(ROOT / each)
+        for each in ("operator", "sidecar", "addons/lab", "addons/mcp", "addons/web")
     ]
     from dljob.cli.main import cli  # noqa: PLC0415 - an isolated build does not have what it needs
 

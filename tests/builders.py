@@ -36,8 +36,9 @@ from dljob.core.model import (
     Training,
 )
 from dljob.core.placement.allotting import Allotted
-from dljob.core.planning import Plan
+from dljob.core.planning import Change, Plan, Start, Stop
 from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.sim import policies
 from dljob_wire.messages import Shape
 
 MODEL = "resnet"
@@ -157,20 +158,26 @@ def make_view(snapshot: Snapshot) -> View:
     return cycle.show(snapshot, Allotted(snapshot.running, snapshot.queue))
 
 
-def tell(decision: Decision, breaks: Iterable[Law] = ()) -> Policy:
+class FakePolicy:
+    """The attributes that every policy has; a test adds ``allocate``."""
+
+    name: ClassVar[str] = "fake"
+    paper: ClassVar[str] = ""
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+
+def make_policy(decision: Decision, breaks: Iterable[Law] = ()) -> Policy:
     """Make a policy that returns this decision, for tests of the steps after the policy."""
     laws = frozenset(breaks)
 
-    class Told:
-        name: ClassVar[str] = "told"
-        paper: ClassVar[str] = ""
-        needs: ClassVar[str] = ""
+    class Fixed(FakePolicy):
         breaks: ClassVar[frozenset[Law]] = laws
 
         def allocate(self, view: View) -> Decision:
             return decision
 
-    return Told()
+    return Fixed()
 
 
 def make_plan(
@@ -198,7 +205,26 @@ def make_plan(
         wait=wait,
         worths={JobId(job): worth for job, worth in (worths or {}).items()},
     )
-    return cycle.schedule(snapshot, tell(decision, breaks))
+    return cycle.schedule(snapshot, make_policy(decision, breaks))
+
+
+def count_gpus(plan: Plan) -> dict[str, int]:
+    """Count the GPUs after the plan of each job that it starts, changes or stops."""
+    counts: dict[str, int] = {}
+    for step in plan.steps:
+        if isinstance(step, Start):
+            counts[step.job] = step.placement.gpus
+        elif isinstance(step, Change):
+            counts[step.job] = step.new.gpus
+        elif isinstance(step, Stop):
+            counts[step.job] = 0
+    return counts
+
+
+def decide(snapshot: Snapshot, policy: str = "foresight", **options: str) -> dict[str, Any]:
+    """Return the steps of a policy's decision by job; the test says their kinds."""
+    plan = cycle.schedule(snapshot, policies.make(policy, options))
+    return {step.job: step for step in plan.steps}
 
 
 def make_steps(snapshot: Snapshot, shares: Mapping[str, int | Share], **rest: Any) -> list[Any]:

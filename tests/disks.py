@@ -1,6 +1,6 @@
 """Disks that are soon full."""
 
-import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+INODES = 3000
+
 
 def on_small_disk(folder: Path, *, size: int) -> tuple[str, ...]:
     """Start with a disk of its own in a folder, which no other process sees."""
     privately = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "-r"]
-    mount = f'mount -t tmpfs -o size={size} none "$0"'
+    mount = f'mount -t tmpfs -o size={size},nr_inodes={INODES} none "$0"'
     tried = subprocess.run(
         [*privately, "sh", "-c", mount, folder], capture_output=True, check=False
     )
@@ -21,20 +23,16 @@ def on_small_disk(folder: Path, *, size: int) -> tuple[str, ...]:
     return (*privately, "sh", "-c", f'{mount} && exec "$@"', str(folder), sys.executable)
 
 
-def fill(folder: Path) -> Path:
-    """Take all that is left of the disk of this folder; returns what to remove for it."""
+def fill(folder: Path, *, inodes: bool = False) -> Path:
+    """Take all that is left of the disk of this folder, or all its inodes; returns what to remove for it."""
     filler = folder / "filler"
-    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
-    with os.fdopen(descriptor):
-        while _takes_more(descriptor):
-            pass
+    filler.mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        _take_all(filler, inodes=inodes)
     return filler
 
 
-def _takes_more(descriptor: int) -> bool:
-    try:
-        return os.write(descriptor, b"x" * 512) > 0
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return False
+def _take_all(folder: Path, *, inodes: bool) -> None:
+    with (folder / "space").open("wb", buffering=0) as space:
+        for number in itertools.count():
+            (folder / str(number)).touch() if inodes else space.write(b"x" * 512)

@@ -26,10 +26,10 @@ COMMANDS: Final = "dljob.commands"
 """The entry points of verbs: objects of :class:`click.Command`."""
 POLICIES: Final = "dljob.policies"
 """The entry points of policies; :mod:`dljob.known_policies` reads them."""
-PREDICTORS: Final = "dljob.predictors"
-"""The entry points of predictors of speeds; :mod:`dljob.sim.knowing` calls them."""
 PAGES: Final = "dljob.pages"
-"""The entry points of pages: ``record`` makes one of a record, ``up`` takes the options of one for a controller."""
+"""The entry points of pages: ``html`` and ``perfetto`` export a record, ``plots`` draws simulations, ``up`` takes a controller's options."""
+SCENARIOS: Final = "dljob.scenarios"
+"""The entry points of the suppositions of papers about a simulation: worlds, knowledge and formats of traces."""
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 
 
@@ -49,6 +49,7 @@ VERBS: Final[Mapping[str, AddOnVerb]] = {
         "dljob-lab", "Simulation", "Compare policies in many scenarios, on all cores."
     ),
     "demo": AddOnVerb("dljob-lab", "Simulation", "Show on this machine what DLJob does, live."),
+    "mcp": AddOnVerb("dljob-mcp", "More", "Serve agents by the Model Context Protocol."),
     "reproduce": AddOnVerb("dljob-lab", "Simulation", "Repeat the evaluation of a paper."),
     "web": AddOnVerb("dljob-web", "Jobs", "Open the page of a cluster or a machine in a browser."),
 }
@@ -132,6 +133,11 @@ def miss_add_on(name: str) -> MissingExtra:
             name, f"{folder}{slash}{wheel.replace(f'{PACKAGE}-', f'{package}-', 1)}"
         )
     return MissingExtra(name, f"{source}/addons/{name.partition('-')[2]}")
+
+
+def load_scenario(name: str) -> Any:
+    """Import what an add-on supposes about a simulation."""
+    return load(SCENARIOS, name, add_on="dljob-lab")
 
 
 def load(group: str, name: str, *, add_on: str) -> Any:

@@ -36,26 +36,119 @@ from dljob_sidecar.behaviour.machine import (
     Reaction,
     react,
 )
-from dljob_sidecar.behaviour.timing import Stopwatch
-from dljob_sidecar.checkpoints.trying import Trials
+from dljob_sidecar.behaviour.state import QUIET
 from dljob_sidecar.contract import Facts, Supervisor
 from dljob_sidecar.remedies import make_problem
-from dljob_sidecar.serving import metrics
 from dljob_wire.codec import encode_left
 from dljob_wire.messages import (
     LONGEST_MESSAGE,
     MOST_PROBLEMS,
+    Change,
     Failure,
+    Phase,
     Post,
     Problem,
     Refused,
+    Saving,
     State,
     Target,
     Term,
+    Trial,
 )
 from dljob_wire.training import Training
 
 log = logging.getLogger(__name__)
+
+
+class Stopwatch:
+    """
+    The durations of the current change of GPUs and of the last complete one.
+
+    The controller predicts the duration of the next change from them.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._phase = Phase.READY
+        self._since = now()
+        self._running = Change(generation=0)
+        self.change: Change | None = None
+        """The last complete change; None if there was none."""
+
+    def see(self, machine: Machine) -> None:
+        """Update from the machine after a step."""
+        if machine.phase is self._phase:
+            return
+        now = self._now()
+        before, self._phase = self._phase, machine.phase
+        seconds, self._since = now - self._since, now
+        if before is Phase.CHECKPOINTING:
+            self._running = replace(self._running, checkpoint_seconds=seconds)
+        elif before is Phase.STOPPING:
+            saving = machine.saving or Saving.NONE
+            self._running = replace(self._running, stop_seconds=seconds, saving=saving)
+        elif before is Phase.STARTING and machine.phase is Phase.RUNNING:
+            self._running = replace(self._running, start_seconds=seconds)
+        # A quiet phase ends a change; the start that may follow is a change of its own.
+        if machine.phase in QUIET or machine.phase is Phase.RUNNING:
+            self.change = replace(self._running, generation=machine.term.generation)
+            self._running = Change(generation=0)
+
+
+SOON_SECONDS = 30.0
+"""A training that ends this soon after its trial without continuing ended because of it."""
+
+
+class Trials:
+    """
+    The latest trial checkpoint of the latest start.
+
+    The machine has its state and outcome. This class records the progress at the request, the
+    duration, and whether the training continued: some programs save themselves and end, and some hang.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._trial = Trial()
+        """The trial in the machine at the last call."""
+        self._asked_at = 0.0
+        self._iteration = 0
+        """The latest reported iteration when the trial was requested."""
+        self._over_at = 0.0
+        self._iteration_then = 0
+        """The latest reported iteration at the outcome."""
+        self._has_ended = False
+
+    def see(self, machine: Machine, iteration: int) -> None:
+        """Update from the machine after a step; ``iteration`` is the last reported one."""
+        before, self._trial = self._trial, machine.trial
+        if machine.trial.number != before.number:
+            self._asked_at, self._iteration, self._has_ended = self._now(), iteration, False
+        is_over = machine.trial.number > 0 and machine.trial.saving is not Saving.NONE
+        if not is_over:
+            return
+        if before.number != machine.trial.number or before.saving is Saving.NONE:
+            self._over_at, self._iteration_then = self._now(), iteration
+        if machine.trial.saving is Saving.FAILED:
+            return  # The request may not have reached the training, so it explains no later end.
+        is_by_itself = machine.target == machine.run and not machine.is_leaving
+        if machine.ended and is_by_itself and iteration <= self._iteration_then:
+            is_soon = self._now() - self._over_at <= SOON_SECONDS
+            self._has_ended = self._has_ended or is_soon
+
+    def describe(self, iteration: int) -> Trial:
+        """Return the trial with the facts that the machine lacks."""
+        trial = self._trial
+        if not trial.number:
+            return trial
+        is_over = trial.saving is not Saving.NONE
+        return replace(
+            trial,
+            iteration=self._iteration,
+            seconds=max(0.0, self._over_at - self._asked_at) if is_over else 0.0,
+            went_on=is_over and iteration > self._iteration_then,
+            ended=trial.ended or self._has_ended,
+        )
 
 
 class Agent:
@@ -220,10 +313,6 @@ class Agent:
     def version(self) -> int:
         return self._version
 
-    @property
-    def is_held(self) -> bool:
-        return not self._machine.released
-
     def state(self) -> State:
         machine, facts = self._machine, self._facts
         progress = facts.progress()
@@ -263,9 +352,6 @@ class Agent:
             exception=words.exception_of(culprit.rank) if culprit.signal is None else "",
             lines=words.lines,
         )
-
-    def metrics(self) -> str:
-        return metrics.write(self.state())
 
     def _problems(self) -> tuple[Problem, ...]:
         known = (*self._machine.problems, *self._own_problems.values(), *self._facts.problems())
@@ -314,7 +400,7 @@ def limits_of(training: Training) -> Limits:
         leader_saves=not training.checkpoint.to_all,
         tries=training.checkpoint.goes_on,
         checkpoint_seconds=training.checkpoint.timeout_seconds,
-        grace_seconds=training.grace_seconds,
+        grace_seconds=training.checkpoint.grace_seconds,
         kill_seconds=training.kill_seconds,
     )
 

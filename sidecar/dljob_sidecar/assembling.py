@@ -12,6 +12,7 @@ import functools
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from dljob_sidecar.checkpoints.requests import LastOutput
 from dljob_sidecar.contract import Changed, Report
@@ -30,11 +31,11 @@ from dljob_sidecar.observing.tailing import Tail
 from dljob_sidecar.processes.supervising import Hooks, Processes
 from dljob_sidecar.serving.admitting import Admission
 from dljob_sidecar.settings import Settings
-from dljob_sidecar.warm import offering
 from dljob_sidecar.warm.budgets import Budget, read_free_bytes
 from dljob_sidecar.warm.warming import SparePool
+from dljob_wire.checkpoints import Complete, Confirmation
 from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Warmth
-from dljob_wire.training import Confirmation, Split, Training, is_at_end
+from dljob_wire.training import Split, Training, is_at_end
 
 LAST_WORDS_SECONDS = 5.0
 LAST_WORDS_STEP_SECONDS = 0.02
@@ -42,6 +43,25 @@ ASK_AGAIN_SECONDS = 1.0
 """The pause before the driver is asked again for the number of GPUs."""
 RELEASED_IN_USE_SECONDS = 60.0
 """How long a release of GPUs in use is reported, so the controller sees it despite a new start."""
+
+
+MODULES = Path(__file__).parent / "importable"
+"""The folder with only the package ``dljob``, also inside the SideCar's archive."""
+
+
+def offer(environment: Mapping[str, str], training: Training) -> dict[str, str]:
+    """Add the variables of :mod:`dljob.training`, without replacing the user's."""
+    saving = training.checkpoint
+    offered = {
+        "DLJOB_CHECKPOINT_DIR": saving.path,
+        "DLJOB_CHECKPOINT_SIGNAL": saving.signal,
+        "DLJOB_CHECKPOINT_MARKER": saving.marker_file if saving.complete is Complete.MARKER else "",
+        "DLJOB_PROGRESS_FILE": training.progress.file,
+    }
+    given = {name: value for name, value in offered.items() if value}
+    # Append the folder, so the user's own entries take precedence.
+    path = ":".join(filter(None, (environment.get("PYTHONPATH"), str(MODULES))))
+    return {**given, **environment, "PYTHONPATH": path}
 
 
 class LogCannotOpen(Exception):
@@ -71,7 +91,7 @@ class Assembly:
         training = settings.training
         self._environment = environment
         environment = {
-            **offering.offer(environment, training),
+            **offer(environment, training),
             MARK: mark,
             stacks.VARIABLE: str(int(stacks.SIGNAL)),
         }
@@ -92,7 +112,7 @@ class Assembly:
             reaper=self._reaper,
             on_match=self._take_match,
             on_problem=complain,
-            progress=training.progress_log,
+            progress=training.progress.log,
             confirm=training.checkpoint.confirm_log
             if training.checkpoint.confirm is Confirmation.LOG
             else "",
@@ -107,8 +127,8 @@ class Assembly:
             on_problem=complain,
             on_relief=self._observer.reported.solve,
         )
-        if training.progress_file:
-            self._follow_progress(training.progress_file)
+        if training.progress.file:
+            self._follow_progress(training.progress.file)
         self._spare_pool = self._build_spare_pool(training, environment, on_change=changed)
         self.supervisor = self._build_supervisor(
             training, report=report, environment=environment, mark=mark
@@ -139,7 +159,7 @@ class Assembly:
     def _build_supervisor(
         self, training: Training, *, report: Report, environment: Mapping[str, str], mark: str
     ) -> Processes:
-        has_progress = bool(training.progress_log or training.progress_file)
+        has_progress = bool(training.progress.log or training.progress.file)
         return Processes(
             training,
             environment=environment,

@@ -13,7 +13,9 @@ import logging
 import os
 import signal
 import sys
+import time
 import uuid
+from collections.abc import Callable
 
 from dljob_sidecar import EXIT_UNAVAILABLE, options
 from dljob_sidecar.agent import Agent, limits_of
@@ -21,7 +23,6 @@ from dljob_sidecar.assembling import Assembly, LogCannotOpen
 from dljob_sidecar.behaviour.events import Interrupted
 from dljob_sidecar.behaviour.state import STUCK
 from dljob_sidecar.linux import kernel
-from dljob_sidecar.observing.own_log import LogLimit
 from dljob_sidecar.processes import keeper, leftovers
 from dljob_sidecar.serving.listening import Servers
 from dljob_sidecar.settings import Settings
@@ -41,6 +42,46 @@ CERTIFICATES = Problem(
     "the certificates were renewed and cannot be read; the old ones are still in use",
     "look into the mounted folder: tls.crt, tls.key and ca.crt have to belong together",
 )
+
+MOST_LINES = 1000
+"""The number of lines that may follow each other without a pause."""
+LINES_PER_SECOND = 100 / 3600
+"""The rate at which that number recovers: 2,400 lines a day."""
+LONGEST_LINE = 4096
+"""The longest message in characters; longer ones are cut."""
+
+
+class LogLimit(logging.Filter):
+    """
+    Limits the rate of lines in the SideCar's own log.
+
+    A kubelet rotates this log, or ``dljob up`` while it runs; jobs continue without either. Other
+    programs can cause lines by refused requests. The first line after a gap has the number of
+    dropped lines.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._left = float(MOST_LINES)
+        self._at = now()
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if the line is written; shorten it, and add the number of dropped lines."""
+        now = self._now()
+        self._left = min(MOST_LINES, self._left + (now - self._at) * LINES_PER_SECOND)
+        self._at = now
+        if self._left < 1.0:
+            self._left_out += 1
+            return False
+        self._left -= 1.0
+        message = record.getMessage()[:LONGEST_LINE]
+        if self._left_out:
+            message += f" (before it {self._left_out} lines were left out, as there were too many)"
+            self._left_out = 0
+        record.msg, record.args = message, ()
+        return True
 
 
 class CannotBegin(Exception):
@@ -78,7 +119,13 @@ async def live(settings: Settings) -> int:
         log.error("%s", reason)  # noqa: TRY400 - the reason is all there is to say
         await servers.close()
         return EXIT_UNAVAILABLE
-    _hear_signals(agent, assembly)
+    loop = asyncio.get_running_loop()
+    for signum in ENDING:
+        loop.add_signal_handler(signum, agent.happen, Interrupted())
+    for signum in PASSED_ON:
+        loop.add_signal_handler(signum, assembly.supervisor.forward, signum)
+    # Unblock last, because signals that arrived since the start are delivered in this call.
+    keeper.unblock_signals()
     assembly.begin()
     log.info("ready; this start of the container is %s", agent.incarnation)
     # Compiling modules leaves megabytes of free memory behind.
@@ -151,16 +198,6 @@ def _be_alone(name: str, socket: str, *, servers: Servers) -> tuple[int, ...]:
     if swept:
         log.warning("ended %d processes that an earlier start had left behind", swept)
     return passed
-
-
-def _hear_signals(agent: Agent, assembly: Assembly) -> None:
-    loop = asyncio.get_running_loop()
-    for signum in ENDING:
-        loop.add_signal_handler(signum, agent.happen, Interrupted())
-    for signum in PASSED_ON:
-        loop.add_signal_handler(signum, assembly.supervisor.forward, signum)
-    # Unblock last, because signals that arrived since the start are delivered in this call.
-    keeper.unblock_signals()
 
 
 async def _renew(agent: Agent, servers: Servers) -> None:

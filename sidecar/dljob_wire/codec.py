@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from dljob_wire.kinds import Kind, Nested, Wrong
+from dljob_wire.kinds import Kind, Wrong, nested
 from dljob_wire.messages import LONGEST_LEFT, METRICS, TARGET, Post, State, Target
 
 VERSION = "v1"
@@ -22,7 +22,8 @@ Message = TypeVar("Message")
 
 def encode(message: object) -> bytes:
     """Return a message as one line of JSON."""
-    return _encoded(Nested(type(message)), message)
+    kind: type = type(message)
+    return _encoded(nested(kind), message)
 
 
 def encode_target(target: Target) -> bytes:
@@ -31,7 +32,8 @@ def encode_target(target: Target) -> bytes:
 
 def decode(kind: type[Message], body: bytes) -> Message:
     """Parse a message of the given type, or raise :class:`~dljob_wire.kinds.Wrong`."""
-    message = Nested(kind).read(parse(body), "")
+    declared: type = kind
+    message = nested(declared).parse(parse(body))
     assert isinstance(message, kind)
     return message
 
@@ -46,13 +48,13 @@ def decode_post(body: bytes) -> Post:
     metrics = document.get("metrics") if isinstance(document, dict) else None
     if isinstance(metrics, dict):
         document = {**document, "metrics": METRICS.read_good(metrics)}
-    post = Nested(Post).read(document, "")
+    post = nested(Post).parse(document)
     assert isinstance(post, Post)
     return post
 
 
 def decode_target(body: bytes) -> Target:
-    target: Target = TARGET.read(parse(body), "")
+    target: Target = TARGET.parse(parse(body))
     return target
 
 
@@ -78,13 +80,13 @@ def _parsed(body: bytes, *, constant: Callable[[str], Any]) -> Any:
     try:
         return json.loads(body.decode("utf-8"), object_pairs_hook=_once, parse_constant=constant)
     except UnicodeDecodeError as error:
-        raise Wrong("", body, "is not UTF-8", "write JSON in UTF-8") from error
+        raise Wrong("", None, "is not UTF-8", "write JSON in UTF-8") from error
     except RecursionError as error:
-        raise Wrong("", body, "is nested too deep", "write a message of this protocol") from error
+        raise Wrong("", None, "is nested too deep", "write a message of this protocol") from error
     except Wrong:
         raise
     except ValueError as error:
-        raise Wrong("", body, f"is not JSON: {error}"[:300], "write one JSON object") from error
+        raise Wrong("", None, f"is not JSON: {error}"[:300], "write one JSON object") from error
 
 
 def _encoded(kind: Kind, message: object) -> bytes:

@@ -30,7 +30,7 @@ def clock(tmp_path, monkeypatch) -> Clock:
     return made
 
 
-def test_trainings_go_on_and_new_jobs_complete_whatever_the_clock_says(root, clock):
+def test_jobs_complete_under_any_clock(root, clock):
     with going(root / "state", "--virtual-gpus", 2) as first:
         # A job without new iterations for a minute would be started again.
         progress = {"log": r"step (?P<iteration>\d+)", "stallSeconds": 30, "restartSeconds": 60}

@@ -6,6 +6,7 @@ requests succeed as soon as the disk works again, and a training goes on meanwhi
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,19 +116,20 @@ def disk(root: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.parametrize("number", range(TIMES))
-def test_a_full_or_protected_disk_is_explained_and_loses_nothing(disk: Disk, number: int):
+@pytest.mark.parametrize("inodes", [False, True])
+def test_full_or_protected_disk_loses_nothing(disk: Disk, inodes: bool, number: int):
     assert disk.begin(), disk.said()
     for name in ("kept", "gone"):
         assert disk.submit(name) == 201
     disk.until({"kept": "Running", "gone": "Running"})
 
-    filler = fill(disk.inside)
+    filler = fill(disk.inside, inodes=inodes)
     assert disk.submit("refused") == 507
     disk.end()
     assert disk.begin(), f"on a full disk no controller begins: {disk.said()}"
     assert disk.ask("DELETE", "/v1/jobs/gone").status == 202, "no job can be cancelled"
     disk.until({"kept": "Running"})
-    filler.unlink()
+    shutil.rmtree(filler)
 
     # A disk with open files for writing cannot be remounted read-only.
     disk.ask("DELETE", "/v1/jobs/kept")

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from dljob.core.documents import jobfile
 from dljob.core.placement.amounts import LARGEST, NoAmount, read_amount, requests_of
-from dljob.core.problems import WrongDocument
 from dljob.kube.documents import parse as parse_foreign
 from dljob.local.api import labels
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import traces, yamlfiles
+from dljob_wire.problems import WrongDocument
 
 ROOT = Path(__file__).parents[2]
 LONGEST_LINE = 4_000
@@ -138,7 +138,7 @@ DEEP = [f'{{"items": [{{"x": {"[" * n + "1" + "]" * n}}}]}}' for n in (3, 150, 2
 
 @few
 @given(st.sampled_from(DEEP) | spoiled(DEEP[0], json.dumps({"items": [{"x": "\ud800"}]})))
-def test_what_others_write(text: str):
+def test_input_from_others(text: str):
     try:
         document = parse_foreign(text.encode("utf-8", "surrogatepass"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The long run, as ``make chaos``: at least 300 deaths, all kinds of points, and a histogram."""
+"""The long chaos test of ``make chaos``: at least 300 deaths at all kinds of points, and a histogram."""
 
 import argparse
 import json
@@ -18,10 +18,10 @@ WORLDS = (
     (Mechanism.IN_PLACE, False),
     (Mechanism.RECREATE, False),
 )
-"""How GPUs change hands, and whether SideCars have namespaces."""
+"""The mechanism, and whether SideCars have namespaces."""
 
 KILLS_A_FREEZE = 25
-"""After this number of controllers that die, one lives long enough to give a SideCar up."""
+"""Of so many controllers that die, one lives long enough to remove a SideCar."""
 
 
 def main() -> int:

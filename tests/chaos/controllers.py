@@ -1,12 +1,11 @@
 """
-``dljob up`` with points at which it may die; made ready once, and forked for each new life.
+A ``dljob up`` that may die at many points; it is prepared once, and forked for each new life.
 
-Read from standard input are orders, one line of JSON each; answered is the process id of the
-controller, and then how it ended. A fork costs a hundredth of what it costs to start Python and to
-import everything, and what is killed is a process like any other.
+Standard input has orders, one line of JSON each; the answer is the controller's pid, and later its exit
+status. A fork costs a hundredth of starting Python and importing everything.
 
-It is composed of the same parts as ``dljob up``. The deadly points lie around them: the methods
-that write and command, the statements of both databases, and the starting of processes.
+It has the same parts as ``dljob up``. The deadly points are around them: methods that write and
+command, the statements of both databases, and the start of processes.
 """
 
 import asyncio
@@ -43,20 +42,18 @@ WITHOUT_NAMESPACE = (
     "import dljob_sidecar.processes.keeper as keeping; keeping.is_isolation_possible = lambda: False;"
     " from dljob_sidecar.__main__ import main; raise SystemExit(main())"
 )
-"""A SideCar on a system without the right to make namespaces: its keeper is a subreaper only."""
+"""A SideCar without the right to make namespaces: its keeper is only a subreaper."""
 
 CHANGES = ("UPDATE", "INSERT", "DELETE", "CREATE", "COMMIT", "BEGIN")
 
 
 @dataclass(frozen=True)
 class Order:
-    """
-    The orders for one controller: the world that it controls, and the points at which it may die.
-    """
+    """The orders for one controller: its world, and the points at which it may die."""
 
     state: str
     deaths: str
-    """The file in which a controller says at which point it dies."""
+    """The file in which a controller names the point of its death."""
     plan: Plan
     cluster: str = "2x4"
     policy: str = "adaptive"
@@ -71,7 +68,7 @@ class Order:
 
 
 def serve() -> None:
-    """Fork a controller for each line, and say what became of it."""
+    """Fork a controller for each line, and report its end."""
     die_with_parent(signal.SIGKILL)
     for line in sys.stdin:
         order = Order.read(line)
@@ -159,7 +156,7 @@ def _name(target: Target) -> str:
 
 
 def guard_wire(fuse: Fuse) -> None:
-    """Place points right before a declaration is on the wire, and after its answer has arrived."""
+    """Guard the send of a declaration, and the arrival of its answer."""
     send = dialing.Line.declare
 
     async def send_guarded(line: dialing.Line, target: Target) -> Any:
@@ -169,7 +166,7 @@ def guard_wire(fuse: Fuse) -> None:
 
 
 def _guard_databases(fuse: Fuse) -> None:
-    """Have a point before each statement that changes something, and so within transactions."""
+    """Guard each statement that changes data, so also within transactions."""
     connect = sqlite3.connect
 
     def connect_guarded(database: Any, *args: Any, **named: Any) -> sqlite3.Connection:
@@ -189,12 +186,12 @@ def _guard_databases(fuse: Fuse) -> None:
 
 
 def _guard_processes(fuse: Fuse, *, has_namespaces: bool) -> None:
-    """Have points around the start of a SideCar, and tell its training which node this is."""
+    """Guard the start of a SideCar, and tell its training its node."""
 
     def start(command: list[str], *, env: dict[str, str], **named: Any) -> Any:
-        place = command.index("-m")
+        place = command.index("run")
         if not has_namespaces:
-            command = [*command[:place], "-c", WITHOUT_NAMESPACE, *command[place + 2 :]]
+            command = [*command[: place - 1], "-c", WITHOUT_NAMESPACE, *command[place:]]
         return fuse.around("starting a SideCar", subprocess.Popen)(
             command, env={**env, "CHAOS_NODE": log_file(" ".join(command)).stem}, **named
         )

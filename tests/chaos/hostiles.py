@@ -1,8 +1,8 @@
 """
-Hostile jobs among those of a world: their SideCars lie to each controller but the first, or their trainings do harm.
+Hostile jobs among those of a world: their SideCars lie to every controller, or their trainings do harm.
 
-They have a folder of witnesses of their own. One that says that its GPUs are released and goes on using them can be
-found out by NVML only, which GPUs that are none do not have; everything else is held against the honest jobs.
+They have their own witnesses. Only NVML could expose one that reports its GPUs as released and goes on
+using them, and these GPUs are virtual; everything else counts against the honest jobs.
 """
 
 import random
@@ -14,16 +14,16 @@ from typing import Any, Protocol
 
 from tests.chaos.processes import TRAINER
 from tests.hostile import lies, trainings
+from tests.servers.api import Json
 
-Json = dict[str, Any]
 Ask = Callable[..., Any]
 
 PREFIX = "hostile-"
 LIVES_S = (4.0, 12.0)
-"""The shortest and the longest time after which a hostile job is cancelled."""
+"""The shortest and longest life of a hostile job."""
 LOOK_S = 1.0
 MISCHIEF = tuple(kind for kind in trainings.KINDS if kind != "fills-its-log")
-"""The mischief of trainings, without the kind that needs a disk of its own each time."""
+"""The mischief of trainings, without the kind that needs its own disk."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,41 +32,41 @@ def is_hostile(job: str) -> bool:
 
 
 class Place(Protocol):
-    """Where hostile jobs run. Each method may find no controller, and is called again then."""
+    """A place for hostile jobs. Each method is called again if it finds no controller."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds of hostile jobs that can be played there."""
+        """The kinds of hostile jobs that run there."""
 
     def submit(self, name: str, kind: str) -> bool:
-        """Submit a job; tell whether it was taken."""
+        """Submit a job; return whether it was accepted."""
 
     def cancel(self, name: str) -> bool:
-        """Cancel a job; tell whether it is gone."""
+        """Cancel a job; return whether it is gone."""
 
     def reinstate(self, after: Sequence[str]) -> None:
-        """Give GPUs back about which jobs of theirs lied while they held them; ``after`` names those that went."""
+        """Reinstate GPUs that hostile jobs reported as broken; ``after`` names the jobs that went."""
 
 
 class Hostiles:
-    """Keeps ``at_once`` hostile jobs, each of another kind, and cancels them."""
+    """Keeps ``at_once`` hostile jobs of different kinds, and cancels them."""
 
     def __init__(
         self, place: Place, *, at_once: int, seed: int, lives: tuple[float, float] = LIVES_S
     ) -> None:
         self.kinds: list[str] = []
-        """Those that were submitted, in this order."""
+        """The kinds of all submitted jobs, in order."""
         self._place = place
         self._at_once = at_once
         self._chance = random.Random(seed)
         self._lives = lives
         self._left: list[str] = []
         self._due: dict[str, float] = {}
-        """When each is cancelled."""
+        """The time to cancel each job."""
         self._next_look = 0.0
 
     def go_on(self) -> None:
-        """Submit what is missing, cancel what has been there for long enough."""
+        """Submit missing jobs, and cancel old ones."""
         if self._is_early():
             return
         now = time.monotonic()
@@ -81,7 +81,7 @@ class Hostiles:
             self._due[name] = now + self._chance.uniform(*self._lives)
 
     def leave(self) -> bool:
-        """Cancel all of them; tell whether none is left."""
+        """Cancel all; return whether none is left."""
         if not self._is_early():
             self._cancel(list(self._due))
         return not self._due
@@ -106,12 +106,12 @@ class Hostiles:
 
 
 class OneMachine:
-    """A controller of one machine, by its socket."""
+    """A controller of one machine, through its socket."""
 
     kinds = (*lies.KINDS, *MISCHIEF)
 
     def __init__(self, root: Path, ask: Ask) -> None:
-        """``ask`` returns no answer where no controller is."""
+        """``ask`` returns None without a controller."""
         self._root = root
         self._ask = ask
 
@@ -144,7 +144,7 @@ def broken_gpus(node: Mapping[str, Any]) -> list[int]:
 
 
 def hostile_document(name: str, kind: str, root: Path) -> Json:
-    """A job of one GPU of one machine that is hostile in this way."""
+    """A job of one GPU on one machine that is hostile in this way."""
     path = folder_of(name, root)
     command: Sequence[str] = [sys.executable, "-m", "tests.hostile.liar", kind, *honest(name, path)]
     if kind in trainings.KINDS:
@@ -153,7 +153,7 @@ def hostile_document(name: str, kind: str, root: Path) -> Json:
 
 
 def folder_of(name: str, root: Path) -> Path:
-    """Make the folder of a hostile job, where its witness is too."""
+    """Make the folder of a hostile job, with its witness."""
     path = root / "hostile" / name
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -162,7 +162,7 @@ def folder_of(name: str, root: Path) -> Path:
 def honest(
     name: str, path: Path, program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER))
 ) -> list[str]:
-    """Say how to train honestly."""
+    """The command of an honest training."""
     return [
         *program,
         f"--job={name}",
@@ -173,7 +173,7 @@ def honest(
 
 
 def document_of(name: str, command: Sequence[str], path: Path, **env: str) -> Json:
-    """A job of one GPU that ends soon after the order to end."""
+    """A job of one GPU that ends soon after SIGTERM."""
     variables = {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}",
         "HOSTILE_CHECKPOINTS": str(path / "checkpoint"),

@@ -1,4 +1,4 @@
-"""A lock on a database file, for a while."""
+"""A lock on a database file for a while."""
 
 import sqlite3
 from pathlib import Path
@@ -6,7 +6,7 @@ from threading import Timer
 
 
 class Lock:
-    """No other process writes into this file until the lock is released, or the time is over."""
+    """Keeps other processes from writing into a file until it is released or the time is over."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         """Take the lock; raises :class:`sqlite3.Error` if another process has it."""
@@ -16,7 +16,7 @@ class Lock:
         except sqlite3.Error:
             self._db.close()
             raise
-        # By itself: the holder of the lock may wait for another process that wants to write.
+        # A timer: the holder may wait for another process that wants to write.
         self._timer = Timer(seconds, self._db.close)
         self._timer.start()
 

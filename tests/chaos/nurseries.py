@@ -1,4 +1,4 @@
-"""Where the controllers of a world come from."""
+"""Makes the controllers of a world."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Nursery:
-    """Where controllers come from; see :mod:`tests.chaos.controllers`."""
+    """A process that forks controllers; see :mod:`tests.chaos.controllers`."""
 
     def __init__(self) -> None:
         path = [str(ROOT), str(ROOT / "operator"), str(ROOT / "sidecar")]
@@ -22,12 +22,12 @@ class Nursery:
             [sys.executable, "-m", "tests.chaos.controllers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # No line is read ahead, because a select would not report a line in the buffer.
+            # Unbuffered, because a select would not report a line in the buffer.
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )
         self.pid = 0
-        """The controller that lives, if one does."""
+        """The living controller's pid, or 0."""
 
     def bear(self, **order: Any) -> None:
         assert self._process.stdin is not None
@@ -35,7 +35,7 @@ class Nursery:
         self.pid = int(self._line())
 
     def wait(self, seconds: float) -> int | None:
-        """Return how the controller ended, or nothing if it lives longer than that."""
+        """The exit status of the controller, or None if it lives longer."""
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -45,7 +45,7 @@ class Nursery:
         return int(self._line())
 
     def end(self, signum: int = signal.SIGKILL) -> None:
-        # It may have ended by itself a moment ago.
+        # It may have just ended.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signum)
 

@@ -1,9 +1,8 @@
 """
-Points at which a controller may die, and who decides that it does.
+Points at which a controller may die.
 
-A controller that is under test names each point as it passes it; the :class:`Fuse` draws whether
-that was its last. Kinds of points at which few have died are drawn more readily, so that a run
-comes to all kinds and not only to the frequent ones.
+A controller under test names each point as it passes; the :class:`Fuse` draws whether it dies there.
+Rare kinds of points are more likely, so that a run reaches all kinds.
 """
 
 import os
@@ -23,23 +22,23 @@ LEAST_LIKELY = 0.002
 
 @dataclass(frozen=True)
 class Plan:
-    """When a controller shall die."""
+    """When a controller dies."""
 
     seed: int
     deaths: Mapping[str, int] = field(default_factory=dict)
-    """How many died at points of which kind before."""
+    """Earlier deaths by kind of point."""
     at_point: int = 0
-    """The point at which it dies, counted from its start over all kinds; 0 leaves it to chance."""
+    """The number of its point of death since its start; 0 leaves it to chance."""
     spares: int = 0
-    """It dies after at least this number of points, and so not at its beginning."""
+    """It survives at least so many points."""
     only: tuple[str, ...] = ()
-    """It dies at points around these acts and at no others; empty: at any."""
+    """It dies only around these acts; empty: anywhere."""
     is_calm: bool = False
-    """It is not to die at all."""
+    """It never dies."""
 
 
 class Fuse:
-    """Kills the process that it is in."""
+    """Kills its own process."""
 
     def __init__(self, plan: Plan, deaths: Path) -> None:
         self._plan = plan
@@ -48,7 +47,7 @@ class Fuse:
         self._passed = 0
 
     def passes(self, kind: str) -> None:
-        """Come to a point of this kind, and go beyond it only if it is so drawn."""
+        """Pass a point of this kind, or die there."""
         self._passed += 1
         if self._plan.is_calm or self._passed <= self._plan.spares:
             return
@@ -64,7 +63,7 @@ class Fuse:
             self._die(kind)
 
     def _die(self, kind: str) -> None:
-        # Said by one write to a file that is read when we are gone.
+        # One write to a file that is read after the death.
         self._deaths.write_text(kind)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The processes that live, and the jobs to which they belong: read from /proc alone."""
+"""Living processes and their jobs, from /proc alone."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ TRAINER = Path(__file__).with_name("trainer.py")
 
 
 def find_processes(root: Path) -> list[tuple[int, str]]:
-    """Every process whose command or environment names this folder, but for the tests' own."""
+    """The processes with this folder in their command or environment, except the tests' own."""
     found = []
     wanted = os.fsencode(root) + b"/"
     for folder in Path("/proc").glob("[0-9]*"):
@@ -37,10 +37,7 @@ def job_of(command: str) -> str:
 
 
 def served_job(command: str) -> str:
-    """
-    Return the job of a SideCar, by its log file: its command need not name the job, and is `false`
-    where nothing may run.
-    """
+    """The job of a SideCar by its log file, because its command may be replaced by `false`."""
     return log_file(command).parent.name
 
 

@@ -1,4 +1,4 @@
-"""Kill everything that can be killed, a little; the long run is ``make chaos``."""
+"""A short chaos test on one machine; the long run is ``make chaos``."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ from dljob.core.model import Mechanism
 from tests.chaos.worlds import Trouble, in_trouble
 
 LIMIT_S = 1800.0
-"""On a busy machine; else it takes a minute."""
+"""For a busy machine; otherwise it takes a minute."""
 
 pytestmark = pytest.mark.processes
 
@@ -22,12 +22,12 @@ def survive(trouble: Trouble) -> None:
         world.verify()
         assert world.story.deaths.total() >= trouble.kills
         assert bool(world.hostiles.kinds) is bool(trouble.hostile)
-    # Only if all was well, since what is in there tells what was not.
+    # Only after success: the folder explains a failure.
     shutil.rmtree(root)
 
 
 @pytest.mark.story
-def test_jobs_finish_though_their_controllers_die_at_each_step_of_a_start_and_of_a_change():
+def test_jobs_finish_in_spite_of_deaths_at_each_step():
     acts = ("submit_all", "launch", "Run", "record", "Stop")
     survive(
         Trouble(
@@ -50,7 +50,7 @@ def test_jobs_finish_though_their_controllers_die_at_each_step_of_a_start_and_of
     [(Mechanism.IN_PLACE, True), (Mechanism.RECREATE, False)],
     ids=["in place", "recreated without namespaces"],
 )
-def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(mechanism, has_namespaces):
+def test_jobs_finish_in_spite_of_random_deaths(mechanism, has_namespaces):
     survive(
         Trouble(
             seed=5,

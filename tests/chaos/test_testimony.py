@@ -1,4 +1,4 @@
-"""The checker itself, held to its word by logs that are forged."""
+"""The checker finds each broken law in forged logs."""
 
 import json
 
@@ -18,7 +18,7 @@ def forge(
     ending="done",
     **more,
 ):
-    """A process that took a step a second, saved itself at its end, and told of it."""
+    """The log of a process with a step a second, a checkpoint at its end, and the end."""
     life = Forged(at)
     life.say(
         "begin", job=job, start=start, rank=rank, world=world, gpus=gpus, iteration=resumed, **more
@@ -52,7 +52,7 @@ def judge(*forged, iterations=None, given_up=(), disturbances=(), **more):
     return find_broken_laws(lives, expected)
 
 
-def test_a_job_that_moved_and_finished_broke_no_law():
+def test_moved_and_finished_job_breaks_no_law():
     assert (
         judge(
             forge(steps=3, ending="ended"),
@@ -69,14 +69,13 @@ def test_containers_of_one_start_live_together():
     assert judge(forge(world=2, steps=5), other) == []
 
 
-def test_who_begins_before_the_last_sign_of_the_former_is_a_second_master():
+def test_overlapping_lives_on_a_gpu_are_two_masters():
     first = forge(steps=5)
-    second = forge("b", at=4.0, steps=5)
-    (law,) = judge(first, second, iterations={"a": 5, "b": 5})
+    (law,) = judge(first, forge("b", at=4.0, steps=5), iterations={"a": 5, "b": 5})
     assert law.startswith("two masters of n:0: a (rank 0 of start 1")
 
 
-def test_a_longer_life_is_not_hidden_by_a_shorter_one_within_it():
+def test_shorter_life_does_not_hide_a_longer_one():
     long, short = forge(steps=50), forge("b", at=2.0, steps=5)
     third = forge("c", at=30.0, steps=5)
     laws = judge(long, short, third, iterations={"a": 50, "b": 5, "c": 5})
@@ -85,28 +84,28 @@ def test_a_longer_life_is_not_hidden_by_a_shorter_one_within_it():
     assert "c (" in laws[1]
 
 
-def test_who_finds_its_gpu_locked_tells_of_two_masters_though_the_other_is_silent():
+def test_locked_gpu_means_two_masters():
     late = forge("b", at=20.0, ending="")
     late.say("clash", gpu="n:0")
     laws = judge(forge(steps=5), late, iterations={"a": 5}, given_up=["b"])
     assert [law for law in laws if law.startswith("two masters")]
 
 
-def test_a_job_does_not_live_twice():
+def test_overlapping_starts_of_a_job_are_found():
     # In two starts, and one rank of one start twice.
     for start in ("2", "1"):
         laws = judge(forge(steps=5), forge(at=2.0, ending="", start=start, gpus=("n:1",)))
         assert [law for law in laws if law.startswith("lives twice")]
 
 
-def test_what_was_saved_is_where_the_next_one_begins():
+def test_next_start_begins_at_the_checkpoint():
     for resumed in (0, 2, 4):
         after = forge(at=10.0, resumed=resumed, steps=5 - resumed)
         laws = judge(forge(steps=3, ending="ended"), after)
         assert [law for law in laws if "goes on from" in law], resumed
 
 
-def test_no_iteration_is_left_out():
+def test_no_iteration_is_skipped():
     life = forge(steps=2, ending="")
     life.say("step", iteration=4)
     life.say("step", iteration=5)
@@ -115,7 +114,7 @@ def test_no_iteration_is_left_out():
     assert law.endswith("does not count one by one")
 
 
-def test_iterations_are_lost_only_to_those_who_were_disturbed():
+def test_only_disturbed_jobs_may_lose_iterations():
     killed, again = forge(steps=3, ending=""), forge(at=10.0, start="2", steps=5)
     (law,) = judge(killed, again)
     assert law.endswith("came to 3, kept 0, and nothing had disturbed it")
@@ -124,8 +123,8 @@ def test_iterations_are_lost_only_to_those_who_were_disturbed():
     assert judge(killed, again, disturbances=[("a", 11.0)]) == [law]
 
 
-def test_what_is_disturbed_before_its_first_word_may_lose_iterations():
-    """Another container of the same start was killed while its leader was still starting."""
+def test_disturbance_before_the_first_line_excuses_a_loss():
+    """Another container of the start was killed while its leader was still starting."""
     first = forge(steps=3, ending="ended")
     killed = forge(at=10.0, start="2", resumed=3, steps=1, ending="")
     again = forge(at=20.0, start="3", resumed=3, steps=2)
@@ -134,16 +133,16 @@ def test_what_is_disturbed_before_its_first_word_may_lose_iterations():
     assert judge(first, killed, again, disturbances=[("a", 1.0)]) == [law]
 
 
-def test_who_is_killed_between_saving_and_saying_so_has_lost_nothing():
+def test_kill_between_saving_and_logging_loses_nothing():
     killed = forge(steps=3, ending="")
     assert judge(killed, forge(at=10.0, start="2", resumed=3, steps=2)) == []
-    # Half a line is the end of a log.
+    # Half a line ends a log.
     killed.text += '{"what": "st'
     assert judge(killed, forge(at=10.0, start="2", resumed=3, steps=2)) == []
     assert read('{"what": "beg') is None
 
 
-def test_a_job_that_was_not_finished_is_told():
+def test_unfinished_job_is_found():
     (never,) = judge(iterations={"a": 5})
     assert never == "a never ran"
     assert judge(forge(steps=4))[0] == "a did not come to 5, or went beyond"
@@ -151,33 +150,33 @@ def test_a_job_that_was_not_finished_is_told():
     assert judge(forge(steps=4, ending="ended"), given_up=["a"]) == []
 
 
-def test_a_job_is_finished_once_and_only_if_somebody_asked_for_it():
+def test_job_is_finished_once_if_it_was_submitted():
     twice = forge(at=20.0, start="2", steps=5)
     assert [law for law in judge(forge(steps=5), twice) if "was finished 2 times" in law]
-    # What knew of its end was killed with it; then the job starts again, and has nothing to do.
+    # All that knew of its end was killed, too; the job starts again, and has no work left.
     again = forge(at=20.0, start="2", resumed=5)
     assert judge(forge(steps=5), again, disturbances=[("a", 7.5)]) == []
     (law,) = judge(forge(steps=5), forge("b", at=20.0, steps=5))
     assert law == "b ran, and no user had asked for it"
 
 
-def test_a_job_that_was_done_does_not_begin_again():
+def test_finished_job_does_not_begin_again():
     again = forge(at=20.0, start="2", resumed=5)
     (law,) = judge(forge(steps=5), again)
     assert law.endswith("began again")
     assert judge(forge(steps=5), again, disturbances=[("b", 7.0)]) == [law]
-    # Its end outlives what saw it.
+    # Its end outlives the SideCar.
     assert judge(forge(steps=5), again, disturbances=[("a", 10.0)]) == [law]
     twice = [("a", 10.0), ("a", 10.1), ("a", 15.0), ("a", 15.1)]
     assert judge(forge(steps=5), again, disturbances=twice) == [law]
     assert judge(forge(steps=5), again, disturbances=twice, outlived=1) == []
     assert judge(forge(steps=5), again, disturbances=twice[:2], outlived=1) == [law]
     assert judge(forge(steps=5), again, given_up=["a"]) == []
-    # An evaluation that was not over is made again.
+    # An unfinished evaluation is repeated.
     assert judge(forge(steps=5, ending="ended"), again) == []
 
 
-def test_changes_are_counted_from_start_to_start_and_by_all_containers_of_one():
+def test_changes_are_counted_between_starts():
     told = [
         forge(steps=1, ending="ended"),
         forge(at=10.0, start="2", world=2, resumed=1, steps=1, ending="ended"),

@@ -1,9 +1,8 @@
 """
-The independent checker: reads the logs of the trainings, and names the laws that were broken.
+The independent checker: it reads the logs of trainings, and names broken laws.
 
-It knows nothing of controllers, SideCars or records. Apart from the logs it receives the jobs with
-their iterations, and the processes that the test itself has killed with the times, because only
-these deaths excuse iterations that have to be done again.
+It knows nothing of controllers, SideCars or records. Besides the logs it gets the jobs with their
+iterations, and the test's own kills with their times, which alone excuse repeated iterations.
 """
 
 import json
@@ -16,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 UNSEEN_S = 1.0
-"""The longest time in which a SideCar may not have seen yet that its processes have ended."""
+"""The longest time in which a SideCar may not have noticed the end of its processes."""
 
 
 @dataclass
 class Life:
-    """One process, from its first to its last sign of life."""
+    """One process, from its first to its last line."""
 
     job: str
     start: str
@@ -34,7 +33,7 @@ class Life:
     steps: list[int] = field(default_factory=list)
     saved: list[tuple[float, int]] = field(default_factory=list)
     ending: str = ""
-    """``done``, ``ended``, ``clash`` with the GPU, or nothing if it was killed."""
+    """``done``, ``ended``, ``clash`` with the GPU; empty if it was killed."""
 
     @property
     def reached(self) -> int:
@@ -42,7 +41,7 @@ class Life:
 
     @property
     def kept(self) -> int:
-        """The iterations that the next start need not do again."""
+        """The iterations that the next start need not repeat."""
         return self.saved[-1][1] if self.saved else self.resumed_at
 
     def __str__(self) -> str:
@@ -52,7 +51,7 @@ class Life:
 
 
 class Disturbance(NamedTuple):
-    """The test itself killed something of a job."""
+    """A kill of a part of a job by the test."""
 
     job: str
     at: float
@@ -60,15 +59,15 @@ class Disturbance(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """The jobs that were submitted, and the disturbances by the test."""
+    """The submitted jobs, and the disturbances by the test."""
 
     iterations: Mapping[str, int]
     given_up: frozenset[str] = frozenset()
-    """Jobs that their user did not want any more."""
+    """Cancelled jobs."""
     disturbances: tuple[Disturbance, ...] = ()
     outlived: float = math.inf
-    """The number of kills of its SideCar that the knowledge of an end outlives. A pod of Kubernetes has the last
-    message of one former container."""
+    """A job's end is known for so many kills of its SideCar. A Kubernetes pod keeps the last message of one former
+    container."""
 
 
 def read_all(folder: Path) -> list[Life]:
@@ -77,7 +76,7 @@ def read_all(folder: Path) -> list[Life]:
 
 
 def read(text: str) -> Life | None:
-    """Read one log; nothing if its process was killed before it could say a word."""
+    """Read one log; None if its process was killed before its first line."""
     lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     if not lines:
         return None
@@ -110,7 +109,7 @@ def _add(life: Life, line: Mapping[str, Any]) -> None:
 
 
 def find_broken_laws(lives: Iterable[Life], expected: Expected) -> list[str]:
-    """Return one sentence for each; none if all is well."""
+    """One sentence for each broken law."""
     ordered = sorted(lives, key=lambda life: life.begin)
     by_job: dict[str, list[Life]] = defaultdict(list)
     for life in ordered:
@@ -130,7 +129,7 @@ def find_broken_laws(lives: Iterable[Life], expected: Expected) -> list[str]:
 
 
 def count_changes(lives: Iterable[Life]) -> int:
-    """How often the GPUs of a job were others than in its start before, as its leaders tell."""
+    """How often the GPUs of a job changed from one start to the next."""
     changes = 0
     before: dict[str, frozenset[str]] = {}
     starts: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -157,7 +156,7 @@ def _two_masters(ordered: Iterable[Life]) -> Iterator[str]:
 
 
 def _lives_twice(of_job: Iterable[Life]) -> Iterator[str]:
-    """Of a job only the processes of one start may live, each rank once."""
+    """Only processes of one start of a job may live at a time, each rank once."""
     seen: list[Life] = []
     for life in of_job:
         for other in seen:
@@ -168,10 +167,10 @@ def _lives_twice(of_job: Iterable[Life]) -> Iterator[str]:
 
 
 def _wrong_numbers(leaders: Iterable[Life]) -> Iterator[str]:
-    """Each start goes on from what was saved last, and counts one by one."""
+    """Each start goes on from the last checkpoint, and counts one by one."""
     saved, reached = 0, 0
     for life in leaders:
-        # It may be killed between saving and saying so.
+        # It may be killed between saving and logging.
         if not saved <= life.resumed_at <= reached:
             yield f"{life} goes on from {life.resumed_at}, though {saved} was saved"
         if life.steps != list(range(life.resumed_at + 1, life.reached + 1)):
@@ -182,7 +181,7 @@ def _wrong_numbers(leaders: Iterable[Life]) -> Iterator[str]:
 def _lost_for_nothing(leaders: list[Life], expected: Expected) -> Iterator[str]:
     if leaders and leaders[0].job in expected.given_up:
         return
-    # A start may be disturbed before its first log line: other containers of it begin earlier.
+    # A start may be disturbed before its first line: other containers of it begin earlier.
     since = float("-inf")
     for life, after in zip(leaders, [*leaders[1:], None], strict=True):
         until = after.begin if after is not None else float("inf")
@@ -228,7 +227,5 @@ def _unfinished(job: str, of_job: list[Life], iterations: int) -> Iterator[str]:
 
 
 def _only_ends_again(done: list[Life]) -> bool:
-    """
-    Return whether the later ones found everything done, because the controller had missed the end.
-    """
+    """Return whether the later ones found everything done, because the controller had missed the end."""
     return all(not life.steps for life in done[1:])

@@ -17,7 +17,7 @@ import sys
 import time
 
 FROZEN_S = 10.0
-"""A training that has saved itself and is not ended goes on after that."""
+"""A training that has saved and is not ended goes on after this time."""
 
 
 class Witness:
@@ -32,9 +32,7 @@ class Witness:
 
 
 def take_gpus(folder, gpus):
-    """
-    Return the first GPU that another process has, or none; the end of a process releases its locks.
-    """
+    """Return the first GPU that another process has, or none; the end of a process releases its locks."""
     for gpu in gpus:
         held = os.open(folder / f"{gpu}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -83,7 +81,7 @@ class Training:
         return int(self.saved.read_text()) if self.saved.exists() else 0
 
     def save(self):
-        """Save what only the first process has; the others show that they have heard."""
+        """Save; the processes of other ranks only show that they have heard."""
         place = self.saved if self.rank == 0 else self.saved.with_name(f"rank-{self.rank}")
         part = place.with_suffix(".part")
         part.write_text(str(self.iteration))
@@ -106,7 +104,7 @@ class Training:
         self.end("done", 0)
 
     def evaluate(self):
-        """Take time, and do not look at what is asked."""
+        """Take time, and ignore signals."""
         until = time.monotonic() + self.options.evaluates
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
@@ -129,7 +127,7 @@ class Training:
             self.save()
 
     def be_saved(self):
-        """Save, and then do nothing that would be lost: end, or wait to be ended."""
+        """Save, then end or stand still until the end."""
         self.wanted = ""
         self.save()
         if self.options.ends_when_saved:
@@ -140,7 +138,7 @@ class Training:
 
     def end(self, why, status):
         self.witness.say(why, iteration=self.iteration)
-        # At once, because nothing can know that it is done if it is killed before it has ended.
+        # At once: a kill before the end would hide that it is done.
         os._exit(status)
 
 

@@ -1,7 +1,7 @@
 """
 One machine in trouble: jobs come and go, and everything that can be killed is killed.
 
-All of it is real but for the GPUs: the controller, its SideCars, the trainings and the databases.
+Only the GPUs are virtual; the controller, SideCars, trainings and databases are real.
 """
 
 import math
@@ -38,18 +38,18 @@ from tests.local.asking import Asker
 
 TICK_S = 0.05
 PATIENCE_S = 6.0
-"""A controller that came to no deadly point in that time is killed wherever it is."""
+"""After this time a controller is killed wherever it is."""
 SHORTEST_LIFE_S = 0.5
 SPARED_POINTS = (0, 30, 60, 120, 240)
 REMOVING = ("remove", "kill")
-"""The measures against a SideCar that has not answered for longer than ``lost_seconds``."""
+"""The actions against a SideCar that has not answered for longer than ``lost_seconds``."""
 REMOVAL_S = 60.0
-"""No law of ours: the longest time that a controller lives until it has noticed that."""
+"""The longest time until a controller takes them."""
 LEAVING_S = 240.0
 EVALUATIONS = (0.0, 1.0, 3.0, 6.0)
-"""How many seconds a training may take after its last step."""
+"""Seconds that a training may take after its last step."""
 SUSPENDS, SUSPENDS_LATE, RESUMES = 0.002, 0.1, 0.03
-"""How likely a running job is suspended at a look, and a suspended one resumed."""
+"""The probabilities of a suspension and a resumption at each look."""
 UNAVAILABLE = 503
 KILLED_FROM_OUTSIDE = "anywhere, from outside"
 LAST_LINES = 60
@@ -57,31 +57,30 @@ LAST_LINES = 60
 
 @dataclass(frozen=True)
 class Trouble:
-    """How much of it there is, and of which kind."""
+    """The amount and kinds of disturbances."""
 
     seed: int
     kills: int
-    """The number of controllers that die before the jobs are left in peace."""
+    """The number of controllers that die before the quiet end."""
     jobs: int = 8
-    """Jobs at a time; while controllers die, another one comes for each that ends."""
+    """Jobs at a time; while controllers die, each job that ends is replaced."""
     mechanism: Mechanism = Mechanism.IN_PLACE
     has_namespaces: bool = True
     least_seconds: float = 15.0
     most_seconds: float = 45.0
-    """How long a job takes on one GPU."""
+    """The time of a job on one GPU."""
     acts: Sequence[str] = ()
-    """Controllers die around these acts, one after the other, and nothing else is disturbed; empty: anywhere."""
+    """Controllers die around these acts in turn, and nothing else is disturbed; empty: anywhere."""
     ending: float = 0.5
-    """The share of jobs that end when they have saved themselves, instead of waiting for their end."""
+    """The share of jobs that end once they have saved, without waiting for their end."""
     patience: float = 1.0
-    """How much longer than usual controllers wait for SideCars, where the machine may be slow."""
+    """A factor on the controllers' limits for SideCars, for slow machines."""
     freezes: int = 0
-    """How often a SideCar is stopped where it stands, until a controller that lives long enough has it
-    removed, and dies about that."""
+    """How often a SideCar is frozen, until a controller that lives long enough removes it, and dies at that."""
     limit_seconds: float = 240.0
-    """No law of ours: after this time something hangs."""
+    """The limit of the whole run."""
     hostile: int = 0
-    """Hostile jobs at a time, in addition to the others."""
+    """Hostile jobs at a time, in addition."""
 
 
 @dataclass
@@ -89,7 +88,7 @@ class Story:
     """The events of a run."""
 
     deaths: Counter[str] = field(default_factory=Counter)
-    """Of controllers, by the kind of point."""
+    """Of controllers, by kind of point."""
     disturbances: list[Disturbance] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     """The other disturbances."""
@@ -101,7 +100,7 @@ class Story:
 
 
 class World:
-    """A state folder and all that happens to it."""
+    """A state folder with everything that happens to it."""
 
     def __init__(self, root: Path, trouble: Trouble) -> None:
         self.root = root
@@ -119,17 +118,17 @@ class World:
         self._deaths = root / "death"
         self._unsent: list[dict[str, Any]] = []
         self._jobs: dict[str, str] = {}
-        """The phases that were seen last."""
+        """The last seen phases."""
         self._suspended: set[str] = set()
         self._next_trouble = time.monotonic() + 2.0
         self._lock: Lock | None = None
         self._end = time.monotonic() + trouble.limit_seconds
         self._unsent += [self._new_job() for _ in range(trouble.jobs)]
 
-    # --- the whole of it
+    # --- the run
 
     def run(self) -> None:
-        """Kill as many as shall die, and then let all come to its end."""
+        """Let controllers die, and then let everything end."""
         while (deaths := self.story.deaths.total()) < self.trouble.kills:
             due = self.trouble.freezes * (deaths + 1) // self.trouble.kills
             if self.story.others["froze a SideCar"] < due:
@@ -140,21 +139,21 @@ class World:
         self._be_calm()
 
     def verify(self) -> None:
-        """Hold it to all laws; to be called when everything has come to its end."""
+        """Check all laws at the end."""
         broken = find_broken_laws(read_all(self.witness), self.story.expected())
         broken += [f"{pid} was left: {command}" for pid, command in self._find_left()]
         broken += [f"{path.name} is held by a SideCar" for path in self._held_locks()]
         assert not broken, "\n".join([*broken, f"all is in {self.root}"])
 
     def _find_left(self) -> list[tuple[int, str]]:
-        """The processes that do not end; a SideCar does so a moment after it has told its last."""
+        """Processes that do not end; a SideCar ends a moment after its last report."""
         until = time.monotonic() + LEAVING_S
         while (left := find_processes(self.root)) and time.monotonic() < until:
             time.sleep(TICK_S)
         return left
 
     def close(self) -> None:
-        """Leave nothing behind, also after a failure."""
+        """Clean up, even after a failure."""
         if self._lock is not None:
             self._lock.release()
         self._nursery.close()
@@ -179,7 +178,7 @@ class World:
         self._await_death(self._chance.uniform(SHORTEST_LIFE_S, PATIENCE_S), self._make_trouble)
 
     def _live_until_a_removal(self) -> None:
-        """Have one that lives until it has a SideCar removed, and dies about that."""
+        """Run a controller until it removes a SideCar, and dies at that."""
         self._bear(Plan(seed=self._chance.getrandbits(32), only=REMOVING))
         frozen = self.story.others["froze a SideCar"]
 
@@ -195,9 +194,9 @@ class World:
 
     def _await_death(self, seconds: float, make_trouble: Callable[[], None]) -> None:
         """
-        Let things happen until the controller dies; after ``seconds`` it is killed wherever it is.
+        Wait for the controller's death; kill it after ``seconds``.
 
-        That is counted from its first answer, because how long it takes to begin is the machine's affair.
+        They count from its first answer, because its start takes long on a busy machine.
         """
         until = math.inf
         while (status := self._nursery.wait(TICK_S)) is None:
@@ -223,7 +222,7 @@ class World:
         )
 
     def _be_calm(self) -> None:
-        """Have one controller that is left alone, until all is done and nothing is left."""
+        """Run one undisturbed controller until all is done and cleaned up."""
         self._bear(Plan(seed=0, is_calm=True))
         while not self._all_is_done():
             status = self._nursery.wait(4 * TICK_S)
@@ -252,7 +251,7 @@ class World:
     # --- jobs
 
     def _keep_jobs_coming(self) -> bool:
-        """Submit another job for each that ends; return whether a controller answers."""
+        """Replace each job that ends; return whether a controller answers."""
         self._send()
         if not self._look():
             return False
@@ -268,7 +267,7 @@ class World:
         return True
 
     def _suspend_some(self, running: Sequence[str]) -> None:
-        """Suspend a job now and then, above all one that has taken its last step, and resume others."""
+        """Suspend and resume jobs now and then, preferably after their last step."""
         for job in list(self._suspended):
             if self._chance.random() < RESUMES:
                 self._suspend(job, suspended=False)
@@ -286,7 +285,7 @@ class World:
             return
         document = {**found.json, "spec": {**found.json["spec"], "suspend": suspended}}
         answer = self._try("PUT", f"/v1/jobs/{job}", document)
-        # It may have come in although no answer did.
+        # The request may have arrived without an answer.
         self._suspended.add(job)
         if answer is not None and not suspended:
             self._suspended.discard(job)
@@ -307,7 +306,7 @@ class World:
         )
 
     def _send(self) -> None:
-        """Submit what waits; whether it came in before a crash is seen from its name later."""
+        """Submit waiting jobs; their names show later whether they arrived before a crash."""
         for document in list(self._unsent):
             answer = self._try("POST", "/v1/jobs", {"kind": "DLJobList", "items": [document]})
             if answer is None:
@@ -317,7 +316,7 @@ class World:
             self._jobs[document["metadata"]["name"]] = "Queued"
 
     def _give_up(self, job: str) -> None:
-        # Given up as soon as it may have been heard.
+        # Cancelled as soon as the request may have arrived.
         self.story.given_up.add(job)
         answer = self._try("DELETE", f"/v1/jobs/{job}")
         if answer is not None:
@@ -335,7 +334,7 @@ class World:
             if not is_hostile(each["metadata"]["name"])
         }
         for job in self._jobs.keys() - seen.keys():
-            # The job was forgotten some time after its end, or because its user gave it up.
+            # The job was forgotten after its end or its cancellation.
             self._jobs[job] = "Completed"
         self._jobs.update(seen)
         return True
@@ -347,7 +346,7 @@ class World:
             if not isinstance(error, OSError | ValueError) and "http" not in type(error).__module__:
                 raise
             return None
-        # The list of jobs was locked for too long, by us: nothing was done, and it is tried again.
+        # Our lock on the list of jobs lasted too long: the request is repeated.
         return None if answer.status == UNAVAILABLE else answer
 
     # --- trouble
@@ -390,7 +389,7 @@ class World:
             self.story.disturbances.append(Disturbance(job, time.monotonic()))
 
     def _keepers(self) -> list[tuple[int, str]]:
-        """The processes of SideCars that no process of another SideCar has started, with their jobs."""
+        """The first processes of SideCars, with their jobs."""
         sidecars = {
             pid: command for pid, command in find_processes(self.root) if "--socket=" in command
         }
@@ -417,7 +416,7 @@ class World:
             self._lock = None
 
     def _sockets(self) -> list[Path]:
-        """Those of SideCars; one that was killed leaves its socket until the next one proves that nothing is left."""
+        """The sockets of SideCars; a killed one leaves its socket until the next one has proven its end."""
         return [path for path in (self.state / "run").glob("*.sock") if path.name != "dljob.sock"]
 
     def _held_locks(self) -> list[Path]:
@@ -440,7 +439,7 @@ def job_document(
     evaluates: float = 0.0,
     program: Sequence[str] = (sys.executable, "-S", "-E", str(TRAINER)),
 ) -> dict[str, Any]:
-    """A job that bears witness; killed as often as it likes, it is tried again."""
+    """A job that logs for the checker, with unlimited retries."""
     command = [
         *(*program, f"--job={name}"),
         *(f"--folder={root / 'jobs' / name}", f"--witness={root / 'witness'}"),
@@ -449,7 +448,7 @@ def job_document(
     ]
     path = root / "jobs" / name / "checkpoint"
     by_file = {"confirm": "file", "complete": "rename", "path": str(path)}
-    # A file that another process than the first one renames confirms that nothing is saved here.
+    # Processes of other ranks confirm by a renamed file, too.
     confirm = {"confirm": "exit", "to": "all"} if ends_when_saved else by_file | {"to": "leader"}
     return {
         "apiVersion": "dljob.io/v1alpha1",

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the chart."""
+"""Helm for the tests of the chart."""
 
 import pytest
 

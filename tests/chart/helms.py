@@ -1,4 +1,4 @@
-"""Helm as a user types it."""
+"""Helm as users type it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from tests.servers.api import Json
 from tests.servers.binaries import HELM, demand
 from tests.servers.kubectl import Kubectl, Said
 from tests.sidecar.drivers import ROOT
@@ -14,16 +15,14 @@ from tests.sidecar.drivers import ROOT
 CHART = ROOT / "manifests" / "chart"
 HOME = "dljob-system"
 LIMIT_SECONDS = 400.0
-"""Helm itself waits for its hooks for five minutes."""
-
-Json = dict[str, Any]
+"""Helm itself waits five minutes for its hooks."""
 
 
 class Helm:
     """
-    Commands with the user of a kubeconfig, or with no cluster if there is no kubeconfig.
+    Helm with a kubeconfig, or without a cluster.
 
-    ``helm("lint", CHART)`` returns what it prints and raises what ``kubectl`` raises.
+    ``helm("lint", CHART)`` returns the output and raises like ``kubectl``.
     """
 
     def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
@@ -53,7 +52,7 @@ def _values_file(values: Mapping[str, Any] | None) -> str | None:
 
 
 class Rendered:
-    """Documents, by kind and name."""
+    """Rendered documents, by kind and name."""
 
     def __init__(self, text: str) -> None:
         self.text = text

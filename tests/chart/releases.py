@@ -1,4 +1,4 @@
-"""A release in a real control plane, whose operator is run as the process that its pod would be."""
+"""A release on a real control plane, with its operator as a process."""
 
 import sys
 from collections.abc import Mapping
@@ -10,23 +10,21 @@ import pytest
 from tests.chart.helms import CHART, HOME, Helm
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, wait_until
-from tests.servers.api import Refused
+from tests.servers.api import Json, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Said
 from tests.servers.processes import Guard, Server
-
-Json = dict[str, Any]
 
 INVALID = 422
 
 VIRTUAL: Json = {
     "settings": {"pods": {"virtualGpus": True, "pollSeconds": 0.5, "runtimeClass": ""}}
 }
-"""There are no GPUs here."""
+"""For machines without GPUs."""
 
 
 class Release:
-    """``helm install`` and what follows, as the administrator types it."""
+    """``helm install`` and other commands of an administrator."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane = plane
@@ -48,7 +46,7 @@ class Release:
         return said
 
     def _takes_jobs(self) -> bool:
-        """Whether the API server knows DLJobs everywhere by now, which docs/install.md tells of."""
+        """Whether the whole API server knows DLJobs; see docs/install.md."""
         job = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "any"}}
         with self.plane.api() as api, pytest.raises(Refused) as refused:
             api.post("/apis/dljob.io/v1alpha1/namespaces/default/dljobs", job, dryRun="All")
@@ -66,9 +64,9 @@ class Release:
 
     def start_operator(self, stage: Stage, *, waits: bool = False) -> Server:
         """
-        Run what its container would run: with its settings and variables, as its service account.
+        Run the command of its container with its settings and account.
 
-        Only where health is asked, and where a file would be kept, is another place here.
+        Only the address of health and the folder of the store differ.
         """
         self._number += 1
         base = f"/api/v1/namespaces/{HOME}/configmaps/dljob-settings"
@@ -83,7 +81,7 @@ class Release:
         )
 
     def play_ending(self) -> int:
-        """Play the pod of the Job that ends all jobs, and return its exit status."""
+        """Play the pod of the Job that ends all jobs; return its exit status."""
         path = f"/api/v1/namespaces/{HOME}/pods"
         with self.plane.api() as api:
             labels = "app.kubernetes.io/component=ending"

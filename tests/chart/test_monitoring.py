@@ -1,6 +1,4 @@
-"""
-The alerts and the dashboard use existing metrics, in Prometheus's own language, and are right.
-"""
+"""The alerts and the dashboard use existing metrics in valid PromQL, and are right."""
 
 import json
 import re
@@ -44,11 +42,9 @@ def iter_panel_expressions():
 
 EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in RULES} | dict(iter_panel_expressions())
 
-# --- what there is --------------------------------------------------------------------------
-
 
 def registered() -> set[str]:
-    """Name everything that is shown under /metrics of an operator that leads, and of the extender."""
+    """All metrics of a leading operator and of the extender."""
     metrics = Metrics()
     metrics.watch_store(lambda: NotebookState(True, 0, Dropped(), 0, ""))
     gangs = GangMetrics(Decider(Book("dljob-scheduler"), Rules()))
@@ -62,10 +58,10 @@ LABELS = {
     ("dljob_job_wait_seconds_bucket", "outcome"): {"started", "cancelled", "failed"},
     ("dljob_gangs", "standing"): {each.value for each in Standing},
 }
-"""The values that a label may have."""
+"""The possible values of labels."""
 
 
-def test_what_is_asked_for_is_there_and_every_metric_is_shown_or_watched():
+def test_expressions_and_metrics_match():
     for expression in EXPRESSIONS.values():
         names = set(re.findall(r"\bdljob_\w+", expression))
         assert names, expression
@@ -76,12 +72,9 @@ def test_what_is_asked_for_is_there_and_every_metric_is_shown_or_watched():
     used = {name for each in EXPRESSIONS.values() for name in re.findall(r"\bdljob_\w+", each)}
     stems = {re.sub(r"_(bucket|count|sum|total|created)$", "", name) for name in registered()}
     unused = stems - {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in used}
-    # The version, and metrics that are only useful in an investigation of a single job, or of the extender.
+    # The version, and metrics that only help to investigate one job or the extender.
     single = {"dljob_job_iterations", "dljob_gang_answers", "dljob_gang_looks"}
     assert unused == single | {"dljob_build_info"}
-
-
-# --- in Prometheus's own words ----------------------------------------------------------------
 
 
 def run_promql(*words, stdin=""):
@@ -99,7 +92,7 @@ def ask(load: str, *questions: tuple[str, float]) -> list[list[dict[str, Any]]]:
     return answers
 
 
-def test_prometheus_takes_the_rules(tmp_path):
+def test_prometheus_accepts_the_rules(tmp_path):
     ran = run_promql("check", *FILES)
     assert (ran.returncode, ran.stderr) == (0, "")
     broken = tmp_path / "broken.yaml"
@@ -109,12 +102,10 @@ def test_prometheus_takes_the_rules(tmp_path):
     assert "could not parse expression" in run_promql("check", broken).stderr
 
 
-def test_prometheus_takes_what_the_dashboard_asks():
+def test_prometheus_accepts_the_dashboard():
     asked = list(EXPRESSIONS.values())
     assert len(ask("load 1m", *((each, 0.0) for each in asked))) == len(asked)
 
-
-# --- what the alerts say ----------------------------------------------------------------------
 
 HEALTHY = """load 1m
   dljob_leader{pod="a"} 1x180
@@ -151,10 +142,7 @@ AT = 170 * MINUTE
 
 
 def but(*lines: str) -> str:
-    """
-    Return the healthy metrics, with these lines in the place of those for the same series; a name
-    alone goes.
-    """
+    """The healthy metrics with these lines instead of the same series; a name alone removes it."""
     load = HEALTHY
     for line in lines:
         series, _, values = line.rpartition(" ") if " " in line else (line, "", "")
@@ -193,24 +181,21 @@ ILL = {
 
 
 def firing(load: str) -> set[str]:
-    """Name the alerts whose expressions hold."""
+    """The alerts whose expressions hold."""
     answers = ask(load, *((rule["expr"], AT) for rule in RULES))
     return {rule["alert"] for rule, answer in zip(RULES, answers, strict=True) if answer}
 
 
-def test_what_is_wrong_is_told_and_nothing_else():
-    assert firing(HEALTHY) == set(), "while all is well nothing is told"
+def test_each_fault_fires_its_alert_only():
+    assert firing(HEALTHY) == set(), "no alert while all is well"
     for alert, load in ILL.items():
         assert firing(load) == {alert}
     assert ILL.keys() == {rule["alert"] for rule in RULES}
-    # Pods that start one after the other are no reason.
+    # Pods that start one after the other are no fault.
     assert firing(but('dljob_sidecars{state="pending"} 0x150 1x5 0x2 1x25')) == set()
 
 
-# --- for people -------------------------------------------------------------------------------
-
-
-def test_each_alert_says_what_is_wrong_and_where_it_is_told_what_to_do():
+def test_each_alert_has_a_runbook():
     guide = (ROOT / "docs" / "operations.md").read_text()
     told = re.findall(r"(?m)^### (\w+)$", guide)
     assert told == [rule["alert"] for rule in RULES], "in the order of the rules"
@@ -222,7 +207,7 @@ def test_each_alert_says_what_is_wrong_and_where_it_is_told_what_to_do():
         assert notes["description"].endswith(".")
 
 
-def test_the_chart_brings_the_same_files(helm):
+def test_chart_contains_the_same_files(helm):
     values = {
         "metrics": {"rules": True, "dashboard": {"enabled": True}},
         "scheduler": {"enabled": True},
@@ -238,8 +223,6 @@ def test_the_chart_brings_the_same_files(helm):
     )
 
 
-# --- whose GPUs are measured ------------------------------------------------------------------
-
 DCGM = FOLDER / "rules-dcgm.yaml"
 RECORDED = {
     rule["record"]: rule["expr"]
@@ -249,14 +232,14 @@ RECORDED = {
 
 
 def written_out(record: str) -> str:
-    """The expression of a record, without other records in it."""
+    """A record's expression, without other records in it."""
     expression: str = RECORDED[record]
     return expression.replace(
         "gpu_dljob:dljob_gpu_in_use:max", f"({RECORDED['gpu_dljob:dljob_gpu_in_use:max']})"
     )
 
 
-def test_records_are_named_by_their_level_metric_and_operation():
+def test_records_are_named_by_level_metric_and_operation():
     """https://prometheus.io/docs/practices/rules/"""
     for record, expression in RECORDED.items():
         level, metric, operation = record.split(":")
@@ -265,7 +248,7 @@ def test_records_are_named_by_their_level_metric_and_operation():
         assert operation == "max"
 
 
-def test_what_dcgm_measures_is_recorded_for_the_job_that_has_the_gpu():
+def test_dcgm_metrics_are_recorded_for_the_job_of_the_gpu():
     scraped = 'job="dljob", exported_job="lab/net"'
     assert run_promql("check", DCGM).returncode == 0
     load = f"""load 1m

@@ -1,6 +1,4 @@
-"""
-``Dockerfile.operator``: the operator, the extender and the command, run by an unprivileged user.
-"""
+"""``Dockerfile.operator``: the operator, the extender and the command, run by an unprivileged user."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from tests.servers.images import Images
 from tests.sidecar.drivers import ROOT
 from tests.sidecar.engines import Buildah
 
-# With the tests on real nodes, because to build it takes minutes.
+# With the tests on real nodes, because its build takes minutes.
 pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 USER = 65532
@@ -20,25 +18,20 @@ USER = 65532
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Buildah]:
-    """
-    An engine that runs the image, which is built only from the files that its Dockerfile names.
-    """
+    """An engine for the image, which is built only from the files that its Dockerfile names."""
     with entered(Images.in_cache().operator_built()) as built:
         yield built
 
 
 def run(engine, *command):
-    """
-    Run a command as a careful cluster would: as an unprivileged user, with a read-only root file
-    system.
-    """
+    """Run a command as an unprivileged user with a read-only root file system."""
     container = engine.prepare(USER, {})
     return subprocess.run(
         [*container, *command], capture_output=True, text=True, check=False, timeout=240.0
     )
 
 
-def test_it_is_nobody_and_says_what_it_is(engine):
+def test_image_is_unprivileged_and_labelled(engine):
     told = engine.describe()
     assert told.user == f"{USER}:{USER}"
     assert told.command == ["python", "-m", "dljob.operator"]
@@ -56,19 +49,19 @@ def test_it_is_nobody_and_says_what_it_is(engine):
     ],
     ids=lambda value: value[-2] if isinstance(value, list) else "",
 )
-def test_everything_is_there_and_needs_no_writable_root(engine, command, says):
+def test_programs_work_without_a_writable_root(engine, command, says):
     ran = run(engine, *command)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert says in ran.stdout
 
 
-def test_an_operator_without_a_cluster_says_so(engine):
+def test_operator_without_a_cluster_says_so(engine):
     ran = run(engine, *engine.describe().command)
     assert ran.returncode != 0
     assert "no cluster" in ran.stderr
 
 
-def test_nothing_is_in_it_that_only_developers_need(engine):
+def test_image_has_no_development_packages(engine):
     program = (
         "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
     )
@@ -84,12 +77,12 @@ def test_nothing_is_in_it_that_only_developers_need(engine):
     )
 
 
-def test_nobody_can_change_what_it_runs(engine):
+def test_programs_are_read_only(engine):
     program = "import dljob.operator, os; print(os.access(dljob.operator.__file__, os.W_OK))"
     assert run(engine, "python", "-c", program).stdout == "False\n"
 
 
-def test_every_package_of_the_image_is_the_one_that_is_tested():
+def test_image_packages_are_the_tested_ones():
     def versions(name):
         lines = (ROOT / name).read_text().splitlines()
         return {line.split(" ")[0] for line in lines if "==" in line}

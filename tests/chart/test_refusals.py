@@ -1,4 +1,4 @@
-"""A wrong value is refused before anything is changed, and what is said names it and what to do."""
+"""A wrong value is refused before anything changes, with its name and the remedy."""
 
 import pytest
 
@@ -61,15 +61,15 @@ REFUSED = {
 
 
 @pytest.mark.story
-def test_it_is_refused_and_named(helm):
+def test_wrong_value_is_refused_by_name(helm):
     for fault, (values, says) in REFUSED.items():
         said = helm.try_to("template", CHART, values=values)
         assert (said.code != 0, said.out) == (True, ""), fault
         assert says in said.err, fault
-        # One fault leads to one message, not to all messages that follow from it.
+        # One fault causes one message.
         lines = [line for line in said.err.splitlines() if line.strip().startswith("- at")]
         assert len(lines) <= 3, fault
 
 
-def test_the_values_of_a_chart_around_it_are_let(helm):
+def test_values_of_a_parent_chart_are_accepted(helm):
     assert helm.render({"global": {"imageRegistry": "lab.example"}}).names("Deployment")

@@ -1,4 +1,4 @@
-"""``helm install``, ``upgrade`` and ``uninstall`` on a real control plane, and what jobs notice of it: nothing."""
+"""``helm install``, ``upgrade`` and ``uninstall`` on a real control plane, without a disturbance of jobs."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ import yaml
 
 from dljob.operator.jobs import crd
 from tests.chart.helms import CHART, HOME
-from tests.chart.releases import VIRTUAL, Json, Release
+from tests.chart.releases import VIRTUAL, Release
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
-from tests.servers.api import Refused
+from tests.servers.api import Json, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Said
 from tests.servers.namespaces import make_namespace
@@ -28,14 +28,14 @@ LONG = 10**6
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, because there is one release a cluster."""
+    """A control plane for this module, because a cluster has one release."""
     with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
         yield plane
 
 
 @pytest.fixture
 def release(plane: ControlPlane, tmp_path: Path) -> Iterator[Release]:
-    """Nothing is installed yet, and nothing will be left."""
+    """An object for a release, which is uninstalled at the end."""
     release = Release(plane, tmp_path)
     try:
         yield release
@@ -64,7 +64,7 @@ def succeed(said: Said) -> str:
 
 
 def newer_chart(folder: Path) -> Path:
-    """The chart of a later version: its definition has a field more, its operator is another one."""
+    """A later version of the chart, with one more field and another operator."""
     chart = folder / "newer"
     shutil.copytree(CHART, chart)
     file = chart / "files" / "dljobs.dljob.io.yaml"
@@ -78,16 +78,16 @@ def newer_chart(folder: Path) -> Path:
 
 
 def traces(stage: Stage, job: str) -> Json:
-    """Return the facts that differ if any part of a job restarts."""
+    """Facts that differ after a restart of any part of a job."""
     return {
         "pods": {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in stage.pods_of(job)},
-        # The SideCar and the training, by a path that both are given.
+        # The SideCar and the training have this path in their commands.
         "processes": sorted(find_processes(f"{stage.folder}/saved/{job}/")),
         "allocation": stage.status(job)["allocation"],
     }
 
 
-def test_jobs_train_on_through_an_upgrade_an_uninstall_and_the_next_install(
+def test_jobs_survive_upgrade_uninstall_and_reinstall(
     release: Release, namespace: str, tmp_path: Path
 ):
     told = succeed(release.install(VIRTUAL))
@@ -95,7 +95,7 @@ def test_jobs_train_on_through_an_upgrade_an_uninstall_and_the_next_install(
     assert "profiles and history end with the operator's pod" in told
     with staged(release.plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
         first = release.start_operator(stage)
-        # Of a size of its own, so that the policy has no reason to change it.
+        # Its only size, so that the policy does not change it.
         stage.submit("long", iterations=LONG, gpus={"options": [2]})
         stage.wait_for_phase("long", "Running")
         before = traces(stage, "long")
@@ -106,7 +106,7 @@ def test_jobs_train_on_through_an_upgrade_an_uninstall_and_the_next_install(
         assert "later" in str(release.find(CRD)["spec"])
         image = release.find(DEPLOYMENT)["spec"]["template"]["spec"]["containers"][0]["image"]
         assert image == "dljob-operator:0.2.0"
-        # As in a Deployment: the new operator is ready before the former one gets the order to end.
+        # As in a Deployment: the new operator is ready before the former one ends.
         release.start_operator(stage, waits=True)
         first.stop()
         stage.submit("later", iterations=50, gpus={"options": [1]})
@@ -129,7 +129,7 @@ def test_jobs_train_on_through_an_upgrade_an_uninstall_and_the_next_install(
         stage.wait(lambda: stage.is_gone("long"))
 
 
-def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enough(
+def test_uninstall_may_end_all_jobs_in_some_namespaces(
     release: Release, namespace: str, tmp_path: Path
 ):
     values = {**VIRTUAL, "namespaces": [namespace], "uninstall": {"jobs": "end"}}
@@ -139,7 +139,7 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
         stage.submit("long", iterations=LONG)
         stage.submit("waits", iterations=LONG, suspend=True)
         stage.wait_for_phase("long", "Running")
-        # Looked at now, because its rights go with the release.
+        # Now, because its rights go with the release.
         refusals = [line for line in operator.log.read_text().splitlines() if "forbidden" in line]
         assert refusals == []
         with ThreadPoolExecutor() as threads:
@@ -148,7 +148,7 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
             succeed(uninstalled.result(500.0))
         assert stage.is_gone("long")
         assert stage.is_gone("waits")
-        # That a job is gone proves that its training is; its pod is removed a moment later.
+        # The job is gone after its training; its pod is removed a moment later.
         stage.wait(lambda: stage.pods() == [] and stage.kubelets.pids() == {})
     assert not is_there(release, DEPLOYMENT)
     assert is_there(release, CRD)
@@ -156,7 +156,7 @@ def test_jobs_are_ended_first_where_that_is_wanted_and_some_namespaces_are_enoug
     assert not is_there(release, ending), "the right to delete all jobs ends with its use"
 
 
-def test_a_second_release_is_refused_and_told_of_the_first(release: Release):
+def test_second_release_is_refused_and_names_the_first(release: Release):
     succeed(release.install({}))
     for name, namespace in (("dljob", "elsewhere"), ("another", HOME)):
         said = release.install({}, name=name, namespace=namespace)
@@ -166,10 +166,10 @@ def test_a_second_release_is_refused_and_told_of_the_first(release: Release):
             in said.err
         )
         assert f"helm upgrade -n {HOME} dljob" in said.err
-    assert succeed(release.upgrade({})), "the first one is not meant"
+    assert succeed(release.upgrade({})), "the first one can be upgraded"
 
 
-def test_a_secret_that_is_not_there_is_told_at_once(release: Release):
+def test_missing_secret_is_reported_at_once(release: Release):
     secret = {"name": "theirs"}
     values = {"store": {"type": "mongodb", "mongodb": {"existingSecret": secret}}}
     said = release.install(values)
@@ -188,7 +188,7 @@ def test_a_secret_that_is_not_there_is_told_at_once(release: Release):
     succeed(release.install({"store": {"type": "mongodb", "mongodb": optional}}))
 
 
-def test_the_password_of_the_server_that_comes_along_outlives_upgrades(release: Release):
+def test_password_of_the_deployed_server_outlives_upgrades(release: Release):
     values = {"store": {"type": "deployed"}, "scheduler": {"enabled": True}}
     path = f"/api/v1/namespaces/{HOME}/secrets/dljob-mongodb"
     succeed(release.install(values))
@@ -200,7 +200,7 @@ def test_the_password_of_the_server_that_comes_along_outlives_upgrades(release: 
     assert release.find(path)["data"]["password"] == password
 
 
-def test_what_kubectl_has_installed_is_taken_over_when_that_is_said(release: Release):
+def test_kubectl_install_is_taken_over_on_request(release: Release):
     kubectl = release.plane.kubectl
     kubectl("apply", "--server-side", "--force-conflicts", "-k", ROOT / "manifests" / "install")
     said = release.install({})

@@ -35,7 +35,7 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["usual", "everything"])
-def test_lint_has_nothing_to_say(helm, values):
+def test_lint_finds_nothing(helm, values):
     said = helm("lint", CHART, "--strict", values=values)
     assert "0 chart(s) failed" in said
     assert "[WARNING]" not in said
@@ -43,7 +43,7 @@ def test_lint_has_nothing_to_say(helm, values):
 
 
 @pytest.mark.story
-def test_the_operator_takes_the_settings_that_the_chart_writes(helm, tmp_path):
+def test_operator_accepts_the_rendered_settings(helm, tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(helm.render(EVERYTHING).settings()))
     settings = load_settings(file, ()).settings
@@ -55,10 +55,10 @@ def test_the_operator_takes_the_settings_that_the_chart_writes(helm, tmp_path):
     assert settings.pods.release_seconds == 90
     files = (settings.notify.url_file, settings.notify.token_file)
     assert files == ("/etc/dljob-notify/url", "/etc/dljob-notify/token")
-    assert settings.pods.runtime_class == "nvidia", "what is not given stays as it is"
+    assert settings.pods.runtime_class == "nvidia", "other settings keep their defaults"
 
 
-def test_the_definition_is_ours_and_outlives_the_release(helm):
+def test_definition_is_ours_and_outlives_the_release(helm):
     found = helm.render().find("CustomResourceDefinition", crd.NAME)
     assert found["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert found == crd.definition()
@@ -66,14 +66,12 @@ def test_the_definition_is_ours_and_outlives_the_release(helm):
 
 
 @pytest.mark.story
-def test_pods_of_ours_are_restricted(helm):
+def test_pods_are_restricted(helm):
     rendered = helm.render(EVERYTHING)
     pods = [
         each["spec"]["template"]["spec"] for each in rendered if "template" in each.get("spec", {})
     ]
-    assert len(pods) == 5, (
-        "the operator, the scheduler, the store, the page, the one that ends jobs"
-    )
+    assert len(pods) == 5, "operator, scheduler, store, page, and the Job that ends jobs"
     for pod in pods:
         assert not [each for each in pod if each.startswith("host")]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -96,14 +94,13 @@ def arguments_of_page(rendered):
     return container["args"]
 
 
-def test_the_page_is_there_only_if_it_is_wanted_and_shows_a_certificate(helm):
+def test_page_is_optional_and_has_a_certificate(helm):
     assert "dljob-web" not in helm.render().text
     rendered = helm.render({"web": {"enabled": True, "hosts": ["gpus.example.com"]}})
     arguments = arguments_of_page(rendered)
     assert {"--tls=/var/run/dljob-tls", "--make-tls", "--host=gpus.example.com"} <= set(arguments)
     assert rendered.find("Service", "dljob-web")["spec"]["ports"][0]["port"] == 443
-    given = {"web": {"enabled": True, "tls": {"secretName": "mine"}}}
-    rendered = helm.render(given)
+    rendered = helm.render({"web": {"enabled": True, "tls": {"secretName": "mine"}}})
     assert "--make-tls" not in arguments_of_page(rendered)
     volumes = {each["name"]: each for each in rendered.pod("dljob-web")["volumes"]}
     assert volumes["tls"]["secret"] == {"secretName": "mine"}
@@ -112,7 +109,7 @@ def test_the_page_is_there_only_if_it_is_wanted_and_shows_a_certificate(helm):
     assert rendered.find("Service", "dljob-web")["spec"]["ports"][0]["port"] == 80
 
 
-def test_the_page_changes_nothing_and_reaches_the_store_of_the_operator(helm):
+def test_page_is_read_only_and_reaches_the_store(helm):
     rendered = helm.render({"web": {"enabled": True}, "store": {"type": "deployed"}})
     rules = [
         *rendered.find("ClusterRole", "dljob-web")["rules"],
@@ -133,7 +130,7 @@ def test_the_page_changes_nothing_and_reaches_the_store_of_the_operator(helm):
     assert components == {"operator", "web"}
 
 
-def test_the_page_reads_jobs_where_the_operator_runs_them(helm):
+def test_page_reads_jobs_in_the_namespaces_of_the_operator(helm):
     def rules_of(rendered, kind, *, namespace=""):
         [found] = [
             each
@@ -157,10 +154,10 @@ def test_the_page_reads_jobs_where_the_operator_runs_them(helm):
     assert {"--namespace=team-a", "--namespace=dljob-system"} <= set(arguments_of_page(rendered))
 
 
-# --- how many, and with which store -------------------------------------------------------
+# --- replicas and stores ------------------------------------------------------------------
 
 
-def test_claims_of_others_are_kept_off_the_pool_where_a_driver_is_on_its_nodes(helm):
+def test_foreign_claims_are_refused_on_a_pool_with_a_driver(helm):
     def expressions(gpu_access: str) -> str:
         settings = {"pods": {"gpuAccess": gpu_access}} if gpu_access else {}
         rendered = helm.render({"admission": {"enabled": True}, "settings": settings})
@@ -178,7 +175,7 @@ def store_of(rendered):
     return variables.get("DLJOB_STORE", {})
 
 
-def test_usually_there_are_two_and_the_store_ends_with_the_pod(helm):
+def test_default_has_two_replicas_and_a_store_in_the_pod(helm):
     rendered = helm.render()
     assert rendered.find("Deployment")["spec"]["replicas"] == 2
     assert rendered.names("PodDisruptionBudget") == {"dljob-operator"}
@@ -188,7 +185,7 @@ def test_usually_there_are_two_and_the_store_ends_with_the_pod(helm):
     assert state == {"name": "state", "emptyDir": {}}
 
 
-def test_one_writes_a_file_on_a_volume(helm):
+def test_sqlite_has_one_replica_and_a_volume(helm):
     rendered = helm.render({"store": {"type": "sqlite", "sqlite": {"size": "3Gi"}}})
     deployment = rendered.find("Deployment")["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
@@ -201,7 +198,7 @@ def test_one_writes_a_file_on_a_volume(helm):
     assert not helm.render(there).names("PersistentVolumeClaim")
 
 
-def test_a_server_is_named_by_a_secret_whoever_made_it(helm):
+def test_url_of_a_server_is_in_a_secret(helm):
     url = "mongodb://lab:word@host/dljob"
     rendered = helm.render({"store": {"type": "mongodb", "mongodb": {"url": url}}})
     assert rendered.find("Secret", "dljob-store")["stringData"] == {"url": url}
@@ -214,7 +211,7 @@ def test_a_server_is_named_by_a_secret_whoever_made_it(helm):
     assert store_of(rendered)["valueFrom"] == {"secretKeyRef": secret}
 
 
-def test_a_small_server_comes_along_with_a_password_that_nobody_chose(helm):
+def test_deployed_server_has_a_random_password(helm):
     rendered = helm.render({"store": {"type": "deployed"}})
     secret = rendered.find("Secret", "dljob-mongodb")
     assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
@@ -231,10 +228,10 @@ def test_a_small_server_comes_along_with_a_password_that_nobody_chose(helm):
     assert "volumeClaimTemplates" not in rendered.find("StatefulSet", "dljob-mongodb")["spec"]
 
 
-# --- where ----------------------------------------------------------------------------------
+# --- namespaces -----------------------------------------------------------------------------
 
 
-def test_for_some_namespaces_it_changes_nothing_in_others(helm):
+def test_limited_operator_has_no_rights_elsewhere(helm):
     rendered = helm.render({"namespaces": ["team-a", "team-b"]})
     everywhere = rendered.find("ClusterRole")["rules"]
     assert {verb for rule in everywhere for verb in rule["verbs"]} == {"get", "list", "watch"}
@@ -252,7 +249,7 @@ def test_for_some_namespaces_it_changes_nothing_in_others(helm):
     ]
 
 
-def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class(helm):
+def test_admission_policies_know_account_taint_and_runtime_class(helm):
     pods = {"taint": "lab/pool", "runtimeClass": "gpus"}
     text = helm.render({"settings": {"pods": pods}}, "--namespace=lab").text
     assert text.count("system:serviceaccount:lab:dljob-operator") == 6
@@ -266,7 +263,7 @@ def test_the_admission_policies_know_the_account_the_taint_and_the_runtime_class
 HOLDING = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
-def test_the_operator_may_delete_any_ended_job_only_if_the_admin_sets_a_time(helm):
+def test_ttl_of_the_administrator_widens_the_right_to_delete(helm):
     def condition(values):
         policy = helm.render(values).find("ValidatingAdmissionPolicy", "dljob-operator-jobs")
         return policy["spec"]["validations"][-1]["expression"]
@@ -277,7 +274,7 @@ def test_the_operator_may_delete_any_ended_job_only_if_the_admin_sets_a_time(hel
     assert all("['Completed', 'Failed']" in condition(values) for values in ({}, timed))
 
 
-def test_new_jobs_are_held_where_the_cluster_can_and_an_operator_lets_them_go(helm):
+def test_new_jobs_are_held_where_the_cluster_can(helm):
     everywhere = helm.render({}, HOLDING).find("MutatingAdmissionPolicyBinding", "dljob-holding")
     assert "matchResources" not in everywhere["spec"]
     some = helm.render({"namespaces": ["team-a"]}, HOLDING)
@@ -288,7 +285,7 @@ def test_new_jobs_are_held_where_the_cluster_can_and_an_operator_lets_them_go(he
         assert not older.names("MutatingAdmissionPolicy")
 
 
-def test_monitors_choose_the_pods_that_there_are(helm):
+def test_monitors_match_the_pods(helm):
     both = {"monitor": "service", "rules": True, "labels": {"release": "prometheus"}}
     rendered = helm.render({"metrics": both, "scheduler": {"enabled": True}})
     assert rendered.names("ServiceMonitor") == {"dljob-operator"}
@@ -303,7 +300,7 @@ def test_monitors_choose_the_pods_that_there_are(helm):
     assert chosen.items() <= labels.items()
 
 
-def test_rarer_values_reach_the_pods(helm):
+def test_rare_values_reach_the_pods(helm):
     mongodb = {"url": "mongodb://c/d?tls=true", "caSecret": {"name": "db-ca", "key": "root.pem"}}
     reader = {"name": "reader", "key": "address"}
     rendered = helm.render(
@@ -345,7 +342,7 @@ def test_rarer_values_reach_the_pods(helm):
     assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
 
 
-def test_the_secret_of_notices_is_where_the_settings_say(helm):
+def test_notify_secret_is_where_the_settings_say(helm):
     pod = helm.render(EVERYTHING).find("Deployment", "dljob-operator")["spec"]["template"]["spec"]
     [volume] = [each for each in pod["volumes"] if each["name"] == "notify"]
     assert volume["secret"]["secretName"] == "chat"

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.local.cloud import endings
-from dljob.local.cloud.asking import MetadataService, Unanswered
+from dljob.local.cloud.asking import EndWatch, MetadataService, Unanswered
 from dljob.local.cloud.endings import Cloud, CloudSettings, Ending, Unreadable, choose_ending
-from dljob.local.cloud.watching import EndWatch
 from tests.cloud.metadata import MACHINE, azure_event, played_cloud, scheduled, spot
 from tests.loops import on_loop
 

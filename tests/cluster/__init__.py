@@ -1,1 +1,1 @@
-"""A package, so that the nodes of its tests end with the last of them."""
+"""A package, so that its nodes end with the last of its tests."""

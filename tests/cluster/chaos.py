@@ -1,13 +1,12 @@
 """
-The chaos of one machine, on real nodes: controllers, trainings and stores are killed, and all jobs
-finish.
+The chaos test on real nodes: everything that can die is killed, and all jobs finish.
 
-Jobs come, reshape and finish on two nodes meanwhile. Killed are the operator that leads (its process, or
-its pod by force), SideCars, trainings, a kubelet, a pod of a job by force, and the server of the store. The
-witness is that of the one-machine chaos: each training tells what it had, and holds a lock for each of its
-GPUs; what it told is read by a checker that knows nothing of operators.
+Jobs come, reshape and finish on two nodes. The test kills the leading operator (its process, or its pod
+by force), SideCars, trainings, a kubelet, a job's pod by force, and the store's server. As on one machine,
+each training logs its GPUs and holds a lock for each of them; a checker that knows nothing of operators
+reads the logs.
 
-``python -m tests.cluster.chaos --disturbances 100`` is the long run; it takes root.
+``python -m tests.cluster.chaos --disturbances 100`` is the long run; it needs root.
 """
 
 import argparse
@@ -35,7 +34,8 @@ from tests.chaos.testimony import (
 from tests.chaos.worlds import EVALUATIONS, job_document
 from tests.chart.helms import HOME
 from tests.cluster.clusters import Cluster, install, opened, values
-from tests.cluster.looking import Json, View
+from tests.cluster.looking import View
+from tests.servers.api import Json
 from tests.servers.binaries import FERRETDB, find_all
 from tests.servers.images import TRAINER as IMAGE
 from tests.servers.mongo import MongoServer
@@ -45,23 +45,20 @@ from tests.sidecar.drivers import find_processes, read_proc
 
 JOBS = 10
 AT_A_TIME = (1, 2, 4, 6)
-"""The largest number of active jobs, which changes now and then: few grow, and many make room."""
+"""The largest number of active jobs changes now and then: few grow, and many make room."""
 NODES = {"node1": 4, "node2": 4}
 """The number of GPUs of each node."""
 SECONDS_A_STEP = 0.04
 """On one GPU."""
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 400.0
-"""
-The longest time without progress; the kubelet restarts a container that has ended often only after
-minutes.
-"""
+"""The longest time without progress; a kubelet restarts a container that has ended often only after minutes."""
 LEASE = {"leaseSeconds": 16, "renewSeconds": 2, "giveUpSeconds": 14, "lookSeconds": 0.5}
-"""Another operator leads soon, and none gives up because this machine has much to do."""
+"""Another operator leads soon, and a busy machine makes none resign."""
 
 
 class Trouble:
-    """The disturbances of a cluster, and the observations of it."""
+    """The disturbances of a cluster, and their observed effects."""
 
     def __init__(
         self, view: View, folder: Path, store: MongoServer, *, jobs: int, seed: int
@@ -73,16 +70,16 @@ class Trouble:
         self.most = max(AT_A_TIME)
         self.chance = random.Random(seed)
         self.place = Path(f"/chaos-{view.namespace}")
-        """Where containers have the folder; no other command on this machine names it."""
+        """The folder in containers; no other command on this machine names it."""
         self.iterations: dict[str, int] = {}
         self.disturbances: list[Disturbance] = []
         self.happened: Counter[str] = Counter()
         self.restarted: dict[str, tuple[int, str]] = {}
-        """The highest count of restarts of a container, and what restarted, by its pod's uid."""
+        """By pod uid: the restarts of its container, and the last end."""
         self.kills: Counter[str] = Counter()
-        """How often we have killed the first process of a container, by the uid of its pod."""
+        """By pod uid: our kills of the first process of its container."""
         self.away: list[tuple[str, Callable[[], None]]] = []
-        """The parts that are down, and the functions that start them again."""
+        """The parts that are down, with functions to start them."""
         (folder / "witness").mkdir()
         shutil.copy(SCRIPT, folder / SCRIPT.name)
 
@@ -135,10 +132,10 @@ class Trouble:
         files = self.folder.glob("jobs/*/checkpoint/iteration")
         return sum(int(file.read_text()) for file in files)
 
-    # --- what happens to them
+    # --- disturbances
 
     def disturb(self, kind: str) -> bool:
-        """Let one thing happen; tell whether there was anything to which it could."""
+        """Cause a disturbance; return whether there was an object for it."""
         self.bring_back()
         acts: dict[str, Callable[[], bool]] = {
             "operator killed": self._kill_operator,
@@ -155,7 +152,7 @@ class Trouble:
         return True
 
     def bring_back(self) -> None:
-        """Start again the parts that are down, so that later tests have them."""
+        """Start the parts that are down."""
         while self.away:
             name, come_back = self.away.pop()
             come_back()
@@ -234,7 +231,7 @@ class Trouble:
 
     @contextmanager
     def _disturbing(self, job: str) -> Iterator[None]:
-        """Note a disturbance before and after, because the job may restart while a command starts."""
+        """Note a disturbance before and after, because the job may restart in between."""
         self._note(job)
         yield
         self._note(job)
@@ -262,10 +259,10 @@ class Trouble:
                 found.append((pid, job_of(" ".join(words))))
         return found
 
-    # --- how it goes on
+    # --- the run
 
     def poll(self) -> None:
-        """See which containers were started again."""
+        """Note the containers that were restarted."""
         for pod in [*self.view.find("pods"), *self.operators()]:
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             for container in pod["status"].get("containerStatuses", ()):
@@ -275,12 +272,12 @@ class Trouble:
                     self.kills[uid] += self._was_cancelled(ended)
 
     def _was_cancelled(self, ended: Json) -> bool:
-        """Whether the container never ran, because a kubelet was killed that had just asked for its start."""
+        """Whether a killed kubelet cancelled the start of the container."""
         never_ran = ended.get("terminated", {}).get("reason") == "StartError"
         return never_ran and self.happened["kubelet killed"] > 0
 
     def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
-        """Let jobs come until something is so, as long as they get on."""
+        """Submit jobs until something is so, as long as there is progress."""
         reached, since = self.saved(), time.monotonic()
         while not is_so():
             self.submit_some()
@@ -292,7 +289,7 @@ class Trouble:
             time.sleep(LOOK_SECONDS)
 
     def run(self, kinds: list[str]) -> None:
-        """Let these things happen one by one, spread over all that jobs have to do."""
+        """Cause these disturbances one by one, spread over the work of all jobs."""
         self.wait_for(lambda: bool(self._trainings()), "the first training")
         for number, kind in enumerate(kinds):
             part = 0.9 * number / len(kinds)
@@ -303,7 +300,7 @@ class Trouble:
         self.wait_for(lambda: not self._trainings(), "the end of all processes")
 
     def _work(self) -> float:
-        """How many iterations all jobs have, those that have not come yet as the others."""
+        """The iterations of all jobs, with those that have not come yet at the average."""
         return self.jobs * sum(self.iterations.values()) / len(self.iterations)
 
     def _are_completed(self) -> bool:
@@ -314,9 +311,7 @@ class Trouble:
         return read_all(self.folder / "witness")
 
     def verify(self) -> None:
-        """
-        Hold that no law was broken, and that no container restarted without an order of this test.
-        """
+        """Assert that no law was broken, and that no container restarted without this test's doing."""
         lives = self.lives()
         expected = Expected(self.iterations, disturbances=tuple(self.disturbances))
         broken = find_broken_laws(lives, expected)
@@ -331,7 +326,7 @@ class Trouble:
 
 
 def _find_in_pod(token: str, pod: str) -> list[int]:
-    """The processes of a pod with a token in their commands, as the machine counts."""
+    """The processes of a pod with a token in their commands, by their pids on the machine."""
     name = f"HOSTNAME={pod}\0".encode()
     return [pid for pid in find_processes(token) if name in read_proc(pid, "environ")]
 
@@ -351,7 +346,7 @@ KINDS = (
 
 @contextmanager
 def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
-    """Have the operator keep what it learns in that store, and lead again soon after another one died."""
+    """Give the operator this store and a short Lease."""
     keeping = {"type": "mongodb", "mongodb": {"url": store.url("dljob")}}
     settings = {**values()["settings"], "lease": LEASE}
     install(cluster, store=keeping, settings=settings)
@@ -362,9 +357,7 @@ def controlled(cluster: Cluster, store: MongoServer) -> Iterator[None]:
 
 
 def survive(view: View, folder: Path, ferretdb: Path, *, disturbances: int, seed: int) -> None:
-    """
-    Cause this number of disturbances while jobs come and finish, and hold that no law was broken.
-    """
+    """Cause disturbances while jobs come and finish, and assert that no law was broken."""
     chance = random.Random(seed)
     rounds = -(-disturbances // len(KINDS))
     kinds = [kind for _ in range(rounds) for kind in chance.sample(KINDS, len(KINDS))]

@@ -1,4 +1,4 @@
-"""A cluster of two real nodes with the operator in it, installed as its users install it."""
+"""A cluster of two real nodes with an operator, installed as by users."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,7 @@ import yaml
 from tests.chart.helms import CHART, HOME
 from tests.cluster.jobs import GPU_TYPE, as_text, replay
 from tests.operator.stages import wait_until
+from tests.servers.api import Json
 from tests.servers.binaries import HELM, find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.images import OPERATOR, SIDECAR, Images
@@ -21,13 +22,11 @@ from tests.servers.realnodes import HOST, LOST_SECONDS, RealNodes, make_nodes, o
 from tests.servers.rooms import Room
 from tests.servers.stocks import Stock
 
-Json = dict[str, Any]
-
 HELM_SECONDS = 600.0
 NODES = 2
 RELEASE = "dljob"
 POOL_LABEL = "dljob.io/pool"
-"""And the taint of such nodes."""
+"""Also the taint of these nodes."""
 COUNT_LABEL = "nvidia.com/gpu.count"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 
@@ -40,14 +39,14 @@ class Cluster:
     nodes: RealNodes
     helm_program: Path
     folder: Path
-    """Which the nodes have in common, as a file server would give it to them."""
+    """A folder that all nodes share, as from a file server."""
 
     @property
     def kubectl(self) -> Kubectl:
         return self.plane.kubectl
 
     def give_gpus(self, **gpus: int) -> None:
-        """Label the nodes as GPU feature discovery would; a node without GPUs leaves the pool."""
+        """Label the nodes like GPU feature discovery; a node without GPUs leaves the pool."""
         for node in self.nodes.nodes:
             if count := gpus.get(node.name, 0):
                 found = (f"{COUNT_LABEL}={count}", f"{PRODUCT_LABEL}={GPU_TYPE}", f"{POOL_LABEL}=")
@@ -69,7 +68,7 @@ class Cluster:
         return found
 
     def describe_home(self) -> str:
-        """Return the state and the logs of the operators, which explain a failure."""
+        """The state and the logs of the operators."""
         which = ("-n", HOME, "-l", "app.kubernetes.io/component=operator")
         asked = (
             ("get", "pods", *which, "-o", "wide"),
@@ -80,7 +79,7 @@ class Cluster:
 
 
 def values(**others: Any) -> Mapping[str, Any]:
-    """The values of the chart for local images, and GPUs that exist on paper."""
+    """The values of the chart for local images and virtual GPUs."""
 
     def image(name: str) -> Json:
         repository, _, tag = name.rpartition(":")
@@ -91,10 +90,10 @@ def values(**others: Any) -> Mapping[str, Any]:
         "sidecar": {"image": image(SIDECAR)},
         "settings": {
             "pods": {"runtimeClass": "", "virtualGpus": True, "hostPorts": "20000-29999"},
-            # Tests wait for progress; the trainings of most other users take days.
+            # Tests wait for progress.
             "publishing": {"seconds": 2},
         },
-        # There are no other nodes than those of the pool.
+        # All nodes belong to the pool.
         "tolerations": [{"operator": "Exists"}],
         **others,
     }
@@ -111,7 +110,7 @@ def install(cluster: Cluster, **others: Any) -> None:
 
 
 def is_taken(cluster: Cluster) -> bool:
-    """Whether the API server takes jobs; on a busy machine its policies know the definition later than ``--wait``."""
+    """Whether the API server accepts jobs; on a busy machine its policies know the definition after ``--wait``."""
     words = ("create", "--namespace=default", "--dry-run=server", "--filename=-")
     said = cluster.kubectl.try_to(*words, stdin=as_text(replay("tried", [1], cluster.folder)))
     if said.code != 0 and "There can be a delay" not in said.err:
@@ -128,19 +127,19 @@ def opened(
     folder: Path, images_in: Callable[[Room], AbstractContextManager[Stock]] = have_all
 ) -> Iterator[Cluster]:
     """
-    Start everything, and take everything down again; raises ``Unavailable`` where it cannot be.
+    Start everything, and take it down again; raises ``Unavailable`` where that is impossible.
 
-    ``images_in`` gives the images that the nodes have from the beginning.
+    ``images_in`` gives the images that the nodes have at first.
     """
     ensure_packages()
     programs = find_all(*PROGRAMS, HELM)
     wishes = Wishes(host=HOST, lost_seconds=LOST_SECONDS)
     with ExitStack() as stack:
-        # Files and control groups can be removed when no process is in the room any more.
+        # Files and control groups can be removed once no process is in the room.
         cleared = stack.enter_context(ExitStack())
         room = stack.enter_context(open_room(NODES))
         building = stack.enter_context(ExitStack())
-        # Before we are on the network of the room, from which nothing is fetched.
+        # Before this process enters the network of the room, where it can fetch nothing.
         images = building.enter_context(images_in(room))
         stack.enter_context(room.entered())
         plane = stack.enter_context(ControlPlane(folder / "plane", wishes, programs=programs))

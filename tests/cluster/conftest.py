@@ -1,4 +1,4 @@
-"""One cluster of real nodes for all tests here, a namespace and an empty pool for each of them."""
+"""A cluster of real nodes for all tests here, and a namespace and an empty pool for each."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.servers.namespaces import make_namespace, remove_namespace
 
 @pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster, without DLJob. Until the last test here has ended, we are on its network."""
+    """The cluster without DLJob. The tests run on its network until the last one has ended."""
     with entered(opened(tmp_path_factory.mktemp("nodes"))) as cluster:
         yield cluster
 
@@ -26,7 +26,7 @@ def cluster(nodes: Cluster) -> Cluster:
 
 @pytest.fixture
 def view(cluster: Cluster) -> Iterator[View]:
-    """A namespace of one test; at its end no job is left, and no node is in the pool."""
+    """A namespace of one test; at its end no job is left and the pool is empty."""
     with cluster.plane.api() as api:
         name = make_namespace(api)
         seen = View(cluster, api, name)
@@ -42,7 +42,7 @@ def view(cluster: Cluster) -> Iterator[View]:
 
 @pytest.fixture
 def saved(view: View) -> Path:
-    """Where the jobs of a test save themselves, seen by all nodes."""
+    """The checkpoint folder of a test's jobs, on all nodes."""
     folder = view.cluster.folder / view.namespace
     folder.mkdir()
     return folder

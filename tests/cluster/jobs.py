@@ -1,4 +1,4 @@
-"""Jobs for real nodes: the replayed training of ``examples/replay``, in an image of its own."""
+"""Jobs for real nodes: the replayed training of ``examples/replay``, in its own image."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,15 +6,14 @@ from typing import Any
 
 import yaml
 
+from tests.servers.api import Json
 from tests.servers.images import TRAINER
 
-Json = dict[str, Any]
-
 GPU_TYPE = "A100"
-"""Of the type whose speeds the training of the tests replays."""
+"""The type of the replayed speeds."""
 
 SAVED = "/ckpt"
-"""Where a container has the folder that the nodes have in common."""
+"""The shared folder in containers."""
 
 
 def replay(
@@ -26,11 +25,7 @@ def replay(
     faster: float = 4.0,
     **spec: Any,
 ) -> Json:
-    """
-    A job that replays ResNet-50, by default for longer than any test lasts.
-
-    Its checkpoints go to a folder of this machine, which all nodes see.
-    """
+    """A job that replays ResNet-50, by default longer than any test, with checkpoints in a shared folder."""
     command = [
         *("python", "/app/examples/replay/train.py", "--speeds=/app/throughput.csv"),
         *(f"--gpu-type={GPU_TYPE}", f"--iterations={iterations}", f"--faster={faster:g}"),

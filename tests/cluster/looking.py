@@ -1,9 +1,8 @@
 """
 Observations of jobs on a real cluster: from their documents, and from inside the containers.
 
-The place of a job is read from its pods and processes, and never from decisions. Frequent questions
-go to the API server and to /proc: a kubectl takes a hundred times as long, and a loop of kubectls
-would take the time that the awaited event needs.
+The place of a job is read from its pods and processes, never from decisions. Frequent questions go to
+the API server and to /proc, because a kubectl takes a hundred times as long.
 """
 
 import os
@@ -13,15 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.cluster.clusters import Cluster
-from tests.servers.api import Api
+from tests.servers.api import Api, Json
 from tests.servers.kubectl import Kubectl
 from tests.sidecar.drivers import find_processes, read_proc
 
 T = TypeVar("T")
-Json = dict[str, Any]
 
 LIMIT_SECONDS = 600.0
 LOOK_SECONDS = 0.3
@@ -32,33 +30,33 @@ API = {
     "events": "/api/v1",
     "leases": "/apis/coordination.k8s.io/v1",
 }
-"""Where things are that belong to a namespace."""
+"""The paths of kinds with a namespace."""
 SCRIPT = "train.py"
 SIDECAR = "dljob-sidecar.pyz"
 
 
 @dataclass(frozen=True)
 class Training:
-    """A process of a training, as it is in its container."""
+    """A training process in its container."""
 
     pid: int
-    """As the machine counts."""
+    """On the machine."""
     gpus: tuple[str, ...]
-    """The GPUs that its environment names."""
+    """As in its environment."""
     rank: str
     world: str
 
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod that trains, as Kubernetes shows it."""
+    """A training pod, as Kubernetes shows it."""
 
     name: str
     uid: str
     node: str
     phase: str
     container: str
-    """The id of the container that runs; another one after each restart."""
+    """The id of the running container; another one after each restart."""
     restarts: int
 
     @property
@@ -77,7 +75,7 @@ class View:
         self.kubectl: Kubectl = cluster.kubectl.in_namespace(namespace)
 
     def find(self, kind: str, *, namespace: str = "", **selectors: str) -> list[Json]:
-        """Everything of a kind, by labelSelector and fieldSelector if wanted."""
+        """All objects of a kind, by labelSelector and fieldSelector."""
         place = f"{API[kind]}/namespaces/{namespace or self.namespace}/{kind}"
         found: list[Json] = self.api.get(place, **selectors)["items"]
         return found
@@ -101,12 +99,12 @@ class View:
         return int(progress.get("iteration", 0))
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        """The reasons and messages of the Events of a job, the oldest first."""
+        """The reasons and messages of a job's Events, the oldest first."""
         found = self.find("events", fieldSelector=f"involvedObject.name={name}")
         found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
         return [(event["reason"], event["message"]) for event in found]
 
-    # --- pods and what runs in them
+    # --- pods and their processes
 
     def pods(self, name: str) -> list[Pod]:
         selected = f"dljob.io/job={name},dljob.io/role=trainer"
@@ -115,18 +113,18 @@ class View:
         return [_read_pod(each, nodes) for each in found]
 
     def trainings(self, pod: str) -> list[Training]:
-        """The training processes in a pod, told by their command and asked for their environment."""
+        """The training processes in a pod, with their environment."""
         found = []
         for pid in sorted(find_processes(SCRIPT)):
             environment = _pairs(read_proc(pid, "environ"))
-            # The command of a SideCar names the training, too.
+            # The command of a SideCar contains the training's, too.
             is_sidecar = SIDECAR.encode() in read_proc(pid, "cmdline")
             if environment.get("HOSTNAME") == pod and not is_sidecar:
                 found.append(_read_training(pid, environment))
         return found
 
     def gpus(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Return the GPUs in the environments of a job's processes, by node."""
+        """The GPUs in the environments of a job's processes, by node."""
         found: dict[str, set[str]] = {}
         for pod in self.pods(name):
             for training in self.trainings(pod.name):
@@ -134,7 +132,7 @@ class View:
         return {node: tuple(sorted(gpus)) for node, gpus in found.items()}
 
     def save(self, name: str, folder: Path) -> int:
-        """Have a training on one node save itself; return how far it was."""
+        """Have a training on one node save; return its iteration."""
         [pod] = self.pods(name)
         for training in self.trainings(pod.name):
             os.kill(training.pid, signal.SIGUSR1)
@@ -146,7 +144,7 @@ class View:
         return int((folder / name / "iteration").read_text())
 
     def first_step(self, pod: str) -> int:
-        """With which step the training began in a container, as it told itself."""
+        """The first step of the training in a container, by its log."""
 
         def ask() -> int | None:
             said = self.kubectl("logs", pod, "-c", "trainer", "--limit-bytes=4096")
@@ -173,9 +171,7 @@ class View:
         assert self.columns(name)["PHASE"] == phase
 
     def wait_gpus(self, name: str, **gpus: int) -> dict[str, tuple[str, ...]]:
-        """
-        Wait until its processes use these numbers of GPUs on each of these nodes, and progress.
-        """
+        """Wait until a job's processes use these numbers of GPUs on these nodes, and progress."""
 
         def ask() -> dict[str, tuple[str, ...]] | None:
             found = self.gpus(name)
@@ -186,7 +182,7 @@ class View:
         return found
 
     def wait_progress(self, name: str) -> int:
-        """Wait until it has got further than it is; return how far."""
+        """Wait for progress of a job; return its iteration."""
         before = self.iteration(name)
         return self.wait(
             lambda: now if (now := self.iteration(name)) > before else None,
@@ -201,7 +197,7 @@ class View:
         return self.wait(ask, what=f"Event {reason} of {name}")
 
     def wait_scheduled(self, pod: str) -> None:
-        """Wait for the word of kube-scheduler that it has bound a pod."""
+        """Wait until kube-scheduler reports that it has bound a pod."""
 
         def ask() -> bool:
             return "Scheduled" in [reason for reason, _ in self.events(pod)]
@@ -209,7 +205,7 @@ class View:
         self.wait(ask, what=f"kube-scheduler's Event for {pod}")
 
     def tell(self) -> str:
-        """All that helps to understand why something has not come."""
+        """All that helps to explain a timeout."""
         asked = (
             ("get", "dljobs,pods", "-o", "wide"),
             ("get", "events", "--sort-by=.metadata.creationTimestamp"),
@@ -227,7 +223,7 @@ def _read_pod(document: Json, nodes: Mapping[str, str]) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        # The node whose kubelet reports it, and not the node to which it was bound.
+        # The node whose kubelet reports the pod.
         node=nodes.get(status.get("hostIP", ""), ""),
         phase=status.get("phase", ""),
         container=trainer.get("containerID", ""),

@@ -1,4 +1,4 @@
-"""Commands of a page, typed on the cluster of a test, and what the page says that they print."""
+"""Commands of a page, typed on a test's cluster, and the output that the page shows."""
 
 import os
 import re
@@ -21,18 +21,18 @@ READING = (
     *("kubectl get", "kubectl describe"),
     *("kubectl dljob why", "kubectl dljob gpu list", "kubectl dljob history"),
 )
-"""These commands may be repeated until the output is as documented, because it takes a moment."""
+"""Commands that may be repeated until the output is as documented."""
 
 
 class Step(NamedTuple):
-    """A command, and what it prints."""
+    """A command and its output."""
 
     command: str
     prints: str
 
 
 def find_steps(text: str) -> list[Step]:
-    """List the commands of all console blocks of a page."""
+    """The commands of all console blocks of a page."""
     found = []
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -42,7 +42,7 @@ def find_steps(text: str) -> list[Step]:
 
 
 def find_commands(text: str) -> list[str]:
-    """List the commands of all shell blocks of a page, without comments."""
+    """The commands of all shell blocks of a page, without comments."""
     lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", "")
     return [command for line in lines.splitlines() if (command := line.partition(" #")[0].strip())]
 
@@ -57,7 +57,7 @@ OF_ONE_RUN = re.compile(
 
 
 def pattern(text: str) -> str:
-    """Times, speeds, shares and the width of columns are those of one run; … stands for anything."""
+    """Times, speeds, shares and column widths differ in each run; … stands for anything."""
     plain = " ".join(text.split())
     ends = [match.end() for match in OF_ONE_RUN.finditer(plain)]
     begins = [match.start() for match in OF_ONE_RUN.finditer(plain)]
@@ -71,7 +71,7 @@ def looks_like(printed: str, expected: str) -> bool:
 
 @contextmanager
 def opened_shell(cluster: Cluster, namespace: str) -> Iterator[Path]:
-    """A folder to type in, with a namespace of its own, on a cluster without DLJob and with an empty pool."""
+    """A folder to type in and a namespace, on a cluster without DLJob and with an empty pool."""
     cluster.kubectl("create", "namespace", namespace)
     delete = ("delete", "namespace", HOME, "--timeout=60s")
     wait_until(
@@ -115,7 +115,7 @@ def type_in(command: str, folder: Path, cluster: Cluster) -> str:
 
 
 def go_through(steps: list[Step], folder: Path, cluster: Cluster) -> None:
-    """Type all of them, and compare what they print with the page."""
+    """Type all commands, and compare the output with the page."""
     for step in steps:
         end = time.monotonic() + PATIENCE_SECONDS
         while not looks_like(printed := type_in(step.command, folder, cluster), step.prints):

@@ -1,9 +1,8 @@
 """
-Objects that a kubelet refuses, or that expire or vanish: the status of the job names the fault, and
-no other job is disturbed.
+Secrets that are missing or expired: the job's status names the fault, and no other job is disturbed.
 
-The status of a pod contains the reason why a container cannot be made only when the kubelet has tried for the
-second time; until then the message says that the pod has not started, and where its kubelet reports more.
+A pod's status tells why a container cannot be made after the kubelet's second attempt; until then the
+message says that the pod has not started, and where its kubelet reports more.
 """
 
 import base64
@@ -17,14 +16,15 @@ from dljob.kube.certificates import CA_SECRET, Authority
 from dljob.kube.names import secret_name, sidecar_name
 from tests.chart.helms import HOME
 from tests.cluster.jobs import as_text, replay, trainer_of
-from tests.cluster.looking import Json, View
+from tests.cluster.looking import View
+from tests.servers.api import Json
 
 pytestmark = pytest.mark.nodes
 
 
 @pytest.fixture
 def undisturbed(view: View, saved: Path) -> Iterator[None]:
-    """Another job, which trains as if nothing had happened."""
+    """Another job, which trains undisturbed."""
     view.cluster.give_gpus(node1=3)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("other", [1], saved)))
     view.wait_progress("other")
@@ -42,7 +42,7 @@ def condition(view: View, name: str, kind: str) -> Json:
 
 
 def not_initialized(view: View, word: str = "") -> Callable[[], str]:
-    """Why its pods are not up, once that has this word in it."""
+    """A function that returns why the pods are not up, once the message has this word."""
 
     def told() -> str:
         found = condition(view, "job", "Initialized")
@@ -54,7 +54,7 @@ def not_initialized(view: View, word: str = "") -> Callable[[], str]:
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
+def test_missing_user_secret_is_named(view: View, saved: Path):
     manifest = replay("job", [1], saved)
     key = {"name": "theirs", "key": "word"}
     trainer_of(manifest)["env"] = [{"name": "WORD", "valueFrom": {"secretKeyRef": key}}]
@@ -67,23 +67,22 @@ def test_a_secret_of_the_users_that_is_gone(view: View, saved: Path):
 
 
 def expired(view: View, name: str) -> Json:
-    """The Secret of a job, with a certificate of the right authority that is over."""
+    """The Secret of a job, with an expired certificate of the right authority."""
     document: Json = json.loads(view.kubectl("get", "secret", "-n", HOME, CA_SECRET, "-o", "json"))
     authority = Authority.read(document["data"])
-    uid = view.job(name)["metadata"]["uid"]
-    files = authority.vouch_for(sidecar_name(uid), days=0)
+    files = authority.vouch_for(sidecar_name(view.job(name)["metadata"]["uid"]), days=0)
     data = {file: base64.b64encode(content).decode() for file, content in files.items()}
     return {"data": data}
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_certificate_that_is_over(view: View, saved: Path):
+def test_expired_certificate_is_replaced_without_a_restart(view: View, saved: Path):
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node1=1)
     [before] = view.pods("job")
     patch = json.dumps(expired(view, "job"))
     view.kubectl("patch", "secret", secret_name("job"), "--type=merge", "-p", patch)
-    # The kubelet brings the certificate to the pod, and then no client can connect to the SideCar.
+    # The kubelet brings the certificate to the pod; then no client can connect to the SideCar.
     view.wait(lambda: says_expired(view), what="a certificate that is over")
     view.wait(lambda: not says_expired(view), what="another certificate")
     view.wait_gpus("job", node1=1)
@@ -91,7 +90,7 @@ def test_a_certificate_that_is_over(view: View, saved: Path):
 
 
 def says_expired(view: View) -> str:
-    """Return the message about the expired certificate, from any condition."""
+    """The message about the expired certificate, from any condition."""
     found = view.job("job").get("status", {}).get("conditions", ())
     told = [each["message"] for each in found if "expired" in each.get("message", "")]
     return str(told[0]) if told else ""

@@ -1,4 +1,4 @@
-"""The case study's two jobs on real nodes, as their users see them, and larger ones over two nodes."""
+"""The case study's two jobs on real nodes, as users see them, and larger ones over two nodes."""
 
 from pathlib import Path
 
@@ -11,9 +11,7 @@ pytestmark = pytest.mark.nodes
 
 
 @pytest.mark.story
-def test_a_job_gives_way_to_another_and_takes_back_its_gpus_without_a_new_container(
-    view: View, saved: Path
-):
+def test_job_lends_gpus_and_gets_them_back_in_place(view: View, saved: Path):
     """The SideCar paper's case study: 4 GPUs, then 2 and 2, then 4 again, in the same container."""
     view.cluster.give_gpus(node1=4)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job-1", [2, 4], saved)))
@@ -36,8 +34,8 @@ def test_a_job_gives_way_to_another_and_takes_back_its_gpus_without_a_new_contai
     assert "goes from 2 to 4" in told
 
 
-def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Path):
-    """A pod on each node; the first one stays as it is, and no pod goes past kube-scheduler."""
+def test_job_grows_over_two_nodes_and_shrinks_to_one(view: View, saved: Path):
+    """A pod on each node; the first one stays unchanged, and kube-scheduler binds each pod."""
     view.cluster.give_gpus(node1=2)
     wide = replay("wide", [2, 4], saved, framework="pytorch", processes="perGpu")
     view.kubectl("apply", "-f", "-", stdin=as_text(wide))
@@ -66,11 +64,11 @@ def test_a_job_grows_over_two_nodes_and_comes_back_to_one(view: View, saved: Pat
     )
 
 
-def test_a_job_that_is_deleted_leaves_nothing_behind(view: View, saved: Path):
+def test_deleted_job_leaves_nothing_behind(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node1=1)
     view.kubectl("delete", "dljob", "job", "--timeout=240s")
-    # That the job is gone proves that its training is; kubelet and garbage collector take a moment more.
+    # The job is gone after its training; kubelet and garbage collector take a moment more.
     left = ("get", "pods,secrets", "-o", "name")
     view.wait(lambda: not view.kubectl(*left).strip(), what="the end of pods and Secrets")

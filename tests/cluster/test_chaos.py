@@ -1,4 +1,4 @@
-"""Kill everything that can be killed on a cluster, a little; the long run is ``make chaos``."""
+"""A short chaos test on a cluster; the long run is ``make chaos``."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ from tests.servers.binaries import find_ferretdb
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(4500)]
 
 
-def test_jobs_finish_whoever_dies_and_no_gpu_has_two_masters(view: View, saved: Path):
+def test_jobs_finish_in_spite_of_deaths(view: View, saved: Path):
     survive(view, saved, find_ferretdb(), disturbances=len(KINDS), seed=3)

@@ -1,7 +1,4 @@
-"""
-The fates of real containers, and the messages for their users: killed, out of memory, evicted,
-drained, without an image; and the output of ``kubectl logs``, ``describe`` and ``exec`` about them.
-"""
+"""Real containers that are killed, out of memory, evicted or without an image, and the messages for users."""
 
 import json
 import os
@@ -22,7 +19,7 @@ HUNGRY = "import sys, time; print('step 1', flush=True); x = bytearray(1 << 30);
 
 
 def start(view: View, saved: Path, name: str = "job", gpus: int = 1, **spec: object) -> Pod:
-    """Submit a job, and return its pod when it trains."""
+    """Submit a job; return its pod when it trains."""
     manifest = replay(name, [gpus], saved, **spec)  # type: ignore[arg-type]
     view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
     view.wait_progress(name)
@@ -31,28 +28,25 @@ def start(view: View, saved: Path, name: str = "job", gpus: int = 1, **spec: obj
 
 
 def counts(view: View, name: str) -> tuple[int, int]:
-    """
-    Return how often a job failed, and how often it restarted for a reason that was not its own.
-    """
+    """The failures of a job, and its restarts for other reasons."""
     status = view.job(name)["status"]
     return status.get("failures", 0), status.get("restarts", 0)
 
 
 def kill_sidecar(view: View, name: str) -> None:
-    """Kill process 1 of the container of a job, as the kernel or an administrator of the node might."""
-    uid = view.job(name)["metadata"]["uid"]
-    words = f"--job-uid={uid}"
+    """Kill process 1 of a job's container, like the kernel or an administrator of the node."""
+    words = f"--job-uid={view.job(name)['metadata']['uid']}"
     [pid] = [pid for pid in find_processes(words) if _is_first(pid)]
     os.kill(pid, signal.SIGKILL)
 
 
 def _is_first(pid: int) -> bool:
-    """Whether a process is the first of its own namespace of processes."""
+    """Whether a process is the first one of its PID namespace."""
     lines = read_proc(pid, "status").splitlines()
     return any(line.startswith(b"NSpid:") and line.split()[-1] == b"1" for line in lines)
 
 
-def test_a_command_of_dljob_runs_with_the_gpus_of_a_job_and_gets_its_input(view: View, saved: Path):
+def test_exec_has_the_gpus_and_the_input(view: View, saved: Path):
     view.cluster.give_gpus(node1=2)
     start(view, saved, gpus=2)
     script = "cat; echo $CUDA_VISIBLE_DEVICES; exit 7"
@@ -69,9 +63,7 @@ def test_a_command_of_dljob_runs_with_the_gpus_of_a_job_and_gets_its_input(view:
     assert (ran.returncode, ran.stdout) == (7, "typed\n0,1\n"), ran.stderr
 
 
-def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itself(
-    view: View, saved: Path
-):
+def test_killed_sidecar_resumes_from_the_checkpoint(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     before = start(view, saved)
     reached = view.save("job", saved)
@@ -83,12 +75,12 @@ def test_a_container_whose_sidecar_is_killed_begins_anew_where_it_had_saved_itse
     assert (after.uid, after.name) == (before.uid, before.name), "the pod is the same"
     assert "ended with exit code 137" in view.wait_event("job", "Restarted")
     view.wait_gpus("job", node1=1)
-    # The trial of its checkpoint may have saved it once more, before the kill or after the restart.
+    # The trial of its checkpoint may have saved it once more.
     assert reached < view.first_step(after.name) <= view.kept_iteration("job", saved) + 1
     assert counts(view, "job") == (0, 1)
 
 
-def test_a_training_that_runs_out_of_memory_is_told_the_remedy(view: View, saved: Path):
+def test_out_of_memory_is_reported_with_the_remedy(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     manifest = replay("job", [1], saved, backoffLimit=0)
     container = trainer_of(manifest)
@@ -100,10 +92,10 @@ def test_a_training_that_runs_out_of_memory_is_told_the_remedy(view: View, saved
     assert "memory" in described, described
 
 
-def test_a_pod_that_is_evicted_saves_itself_and_is_made_anew(view: View, saved: Path):
+def test_evicted_pod_saves_and_is_replaced(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     before = start(view, saved)
-    # Else the trial of its checkpoint could save it once more in the new pod.
+    # A later trial of its checkpoint could save it in the new pod.
     view.wait_event("job", "CheckpointConfirmed")
     eviction = {
         "apiVersion": "policy/v1",
@@ -126,7 +118,7 @@ def test_a_pod_that_is_evicted_saves_itself_and_is_made_anew(view: View, saved: 
     assert counts(view, "job") == (0, 1)
 
 
-def test_an_image_that_does_not_exist_is_told_and_disturbs_nobody(view: View, saved: Path):
+def test_missing_image_is_reported_and_disturbs_no_other_job(view: View, saved: Path):
     view.cluster.give_gpus(node1=2)
     start(view, saved, "other")
     before = view.pods("other")
@@ -144,7 +136,7 @@ def test_an_image_that_does_not_exist_is_told_and_disturbs_nobody(view: View, sa
     assert [pod.identity for pod in view.pods("other")] == [pod.identity for pod in before]
 
 
-def test_logs_and_exit_codes_are_where_a_user_looks_for_them(view: View, saved: Path):
+def test_logs_and_exit_codes_are_in_the_usual_places(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     manifest = replay("job", [1], saved, iterations=60, faster=8.0, backoffLimit=0)
     view.kubectl("apply", "-f", "-", stdin=as_text(manifest))
@@ -159,7 +151,7 @@ def test_logs_and_exit_codes_are_where_a_user_looks_for_them(view: View, saved: 
     assert "Completed" in view.kubectl("describe", "dljob", "job")
 
 
-# Runs in the container of one job, and asks the SideCar of another one with the certificate at hand.
+# Runs in one job's container, and asks another job's SideCar with the certificate there.
 KNOCK = """
 import json, ssl, sys, urllib.request
 context = ssl.create_default_context(cafile="/dljob-tls/ca.crt")
@@ -176,8 +168,8 @@ except OSError as error:
 """
 
 
-def test_a_sidecar_answers_its_own_job_alone(view: View, saved: Path):
-    """Mutual TLS between pods: over the network of the pods, with the certificates that they have."""
+def test_sidecar_answers_only_its_own_job(view: View, saved: Path):
+    """Mutual TLS over the pod network, with the pods' own certificates."""
     view.cluster.give_gpus(node1=1, node2=1)
     addresses = {}
     for name in ("one", "other"):

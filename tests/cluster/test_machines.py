@@ -1,4 +1,4 @@
-"""Nodes that are lost: for a while, and for good. Nothing of theirs is given away without a proof."""
+"""Nodes that are lost for a while or for good; none of their GPUs is given away without a proof."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from tests.servers.realnodes import is_ready
 pytestmark = pytest.mark.nodes
 
 
-def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
+def test_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
     view.cluster.give_gpus(node2=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node2=1)
     [before] = view.pods("job")
     trainings = view.trainings(before.name)
     node = view.cluster.nodes["node2"]
-    # As in an update: the kubelet restarts before the control plane misses it.
+    # As in an update: the kubelet restarts before the control plane notices.
     node.kubelet.kill()
     node.kubelet.start()
     node.kubelet.kill()
@@ -33,9 +33,7 @@ def test_a_job_trains_on_while_its_kubelet_is_away(view: View, saved: Path):
     assert view.trainings(before.name) == trainings
 
 
-def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
-    view: View, saved: Path
-):
+def test_job_of_a_lost_machine_moves_after_confirmation(view: View, saved: Path):
     view.cluster.give_gpus(node2=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_gpus("job", node2=1)
@@ -47,7 +45,7 @@ def test_a_job_of_a_machine_that_is_lost_goes_elsewhere_once_that_is_confirmed(
     reached = max(reached, view.kept_iteration("job", saved))
     try:
         view.wait_event("job", "NodeLost")
-        assert view.gpus("job") == {}, "it may train on, but nothing proves it"
+        assert view.gpus("job") == {}, "its end is not proven"
         view.cluster.kubectl("delete", "node", "node2")
         view.wait_gpus("job", node1=1)
         [pod] = [pod for pod in view.pods("job") if pod.node == "node1"]

@@ -1,4 +1,4 @@
-"""The way from the operator to the pods is cut, on real nodes, and the trainings go on."""
+"""Trainings on real nodes go on while the operator cannot reach the pods."""
 
 import subprocess
 from collections.abc import Iterator
@@ -9,21 +9,22 @@ import pytest
 
 from dljob.operator.podspecs.building import SIDECAR_PORT
 from tests.cluster.jobs import as_text, replay
-from tests.cluster.looking import Json, View
+from tests.cluster.looking import View
+from tests.servers.api import Json
 from tests.sidecar.drivers import find_processes
 
 pytestmark = pytest.mark.nodes
 
 JOBS = [f"p{number}" for number in range(1, 5)]
 IN_A_CONTAINER = "\0dloperator\0--config=/etc/"
-"""Part of the command of an operator that the chart has installed."""
+"""Part of the command of an installed operator."""
 STEPS = 100
-"""Each training goes this much further while the operator suspects itself."""
+"""Each training advances so far while the operator suspects itself."""
 
 
 @contextmanager
 def cut(address: str = "") -> Iterator[None]:
-    """Drop what operators send to the SideCars, or to the one at an address."""
+    """Drop packets from operators to all SideCars, or to one address."""
     rule = ["OUTPUT", "--protocol", "tcp", "--dport", str(SIDECAR_PORT), "--jump", "DROP"]
     rule += ["--destination", address] if address else []
     rooms = [f"--target={pid}" for pid in find_processes(IN_A_CONTAINER)]
@@ -34,7 +35,7 @@ def cut(address: str = "") -> Iterator[None]:
         yield
     finally:
         for room in rooms:
-            # An operator that has ended has taken its rules along.
+            # The rules of an operator that has ended are gone.
             subprocess.run(["nsenter", room, "--net", "iptables", "--delete", *rule], check=False)
 
 
@@ -49,7 +50,7 @@ def wait_aside(view: View, wanted: tuple[str, str]) -> None:
 
 
 def find_last_step(view: View, pod: str) -> int:
-    """Return how far a training is by its own output, which needs no way from the operator."""
+    """The last step of a training in its own output, which needs no operator."""
     lines = view.kubectl("logs", pod, "-c", "trainer", "--tail=20").splitlines()
     steps = [int(line.split()[1]) for line in lines if line.startswith("step ")]
     return max(steps, default=0)

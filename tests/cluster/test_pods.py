@@ -1,4 +1,4 @@
-"""Pods as clusters want them, on real nodes: Guaranteed, within a LimitRange, and drained as documented."""
+"""Pods on real nodes: Guaranteed, within a LimitRange, drained as documented, on the host network."""
 
 from pathlib import Path
 
@@ -25,10 +25,10 @@ STRICT = {
         ]
     },
 }
-"""One that refused every job while the container that brings the SideCar asked for less than its limit."""
+"""It refuses jobs if the container that brings the SideCar requests less than its limit."""
 
 
-def test_a_guaranteed_pod_stays_guaranteed_and_is_drained_as_documented(view: View, saved: Path):
+def test_guaranteed_pod_stays_so_and_is_drained_as_documented(view: View, saved: Path):
     view.kubectl("apply", "-f", "-", stdin=as_text(STRICT))
     view.cluster.give_gpus(node1=1)
     manifest = replay("job", [1], saved)
@@ -44,7 +44,7 @@ def test_a_guaranteed_pod_stays_guaranteed_and_is_drained_as_documented(view: Vi
     assert ["image" in each for each in brought] == [by_volume]
     assert ("initContainers" in document["spec"]) is not by_volume
 
-    # Eviction asks it to save itself; no option about volumes is needed where none is the pod's own.
+    # Eviction makes it save; no volume option is needed unless the pod has its own emptyDir.
     view.cluster.give_gpus(node1=1, node2=1)
     options = [] if by_volume else ["--delete-emptydir-data"]
     try:
@@ -59,7 +59,7 @@ def test_a_guaranteed_pod_stays_guaranteed_and_is_drained_as_documented(view: Vi
         view.cluster.kubectl("uncordon", "node1")
 
 
-def test_a_job_leaves_a_node_with_a_notice_before_it_is_evicted(view: View, saved: Path):
+def test_job_leaves_a_node_with_a_notice(view: View, saved: Path):
     view.cluster.give_gpus(node1=1)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [1], saved)))
     view.wait_progress("job")
@@ -76,7 +76,7 @@ def test_a_job_leaves_a_node_with_a_notice_before_it_is_evicted(view: View, save
         view.cluster.kubectl("taint", "node", "node1", f"{notice}-")
 
 
-def test_two_jobs_on_the_network_of_one_node_have_ports_of_their_own(view: View, saved: Path):
+def test_jobs_on_one_host_network_have_their_own_ports(view: View, saved: Path):
     jobs = ("left", "right")
     view.cluster.give_gpus(node1=2)
     for job in jobs:
@@ -100,7 +100,7 @@ def test_two_jobs_on_the_network_of_one_node_have_ports_of_their_own(view: View,
     assert abs(blocks["left"] - blocks["right"]) >= BLOCK
     assert all(pod["spec"]["hostNetwork"] for pod in view.find("pods"))
 
-    # One of them has to move, and takes its ports with it.
+    # One of them must move, and keeps its ports.
     view.cluster.give_gpus(node1=1, node2=1)
     view.wait(lambda: find_nodes() == ["node1", "node2"], what="a job on each node")
     for job in jobs:

@@ -1,8 +1,8 @@
 """
 The commands of docs/quickstart-kind.md and of the README about a cluster, typed on two real nodes.
 
-kind and k3d need Docker, which these nodes do not have: the commands that build images, make a cluster and remove it
-are not typed, and the images of the tests take the place of those that the pages name.
+These nodes have no Docker, so the commands that build images, make and remove a cluster are skipped, and
+the images of the tests replace those of the pages.
 """
 
 import re
@@ -23,7 +23,7 @@ NOT_HERE = ("make ", "docker ", "kind ", "k3d ", "export NODE=")
 
 @pytest.fixture
 def shell(nodes: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
-    # A namespace for each test, because the former one may still be ending.
+    # A namespace for each test, because the last one may still be terminating.
     with opened_shell(nodes, NAMESPACES[request.function]) as folder:
         (folder / "manifests").unlink()
         (folder / "manifests").mkdir()
@@ -39,7 +39,7 @@ def shell(nodes: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def install(command: str) -> str:
-    """Return the page's command with the images of the tests, which no registry has."""
+    """The page's command with the images of the tests."""
 
     values = ["image.pullPolicy=Never", "sidecar.image.pullPolicy=Never"]
     for path, name in (("image", OPERATOR), ("sidecar.image", SIDECAR)):
@@ -48,7 +48,7 @@ def install(command: str) -> str:
     return f"{command} --set {','.join(values)}"
 
 
-def test_the_quick_start_on_kind_goes_as_its_page_says(nodes: Cluster, shell: Path):
+def test_quick_start_works_as_documented(nodes: Cluster, shell: Path):
     page = PAGE.read_text(encoding="utf-8")
     commands = [each for each in find_commands(page) if not each.startswith(NOT_HERE)]
     *prepare, helm, delete = commands
@@ -61,7 +61,7 @@ def test_the_quick_start_on_kind_goes_as_its_page_says(nodes: Cluster, shell: Pa
     nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
 
 
-def test_the_commands_of_the_readme_for_a_cluster_work(nodes: Cluster, shell: Path):
+def test_readme_commands_for_a_cluster_work(nodes: Cluster, shell: Path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```sh\nhelm install.*?```", readme, re.DOTALL)
     for command in find_commands(block):
@@ -73,6 +73,6 @@ def test_the_commands_of_the_readme_for_a_cluster_work(nodes: Cluster, shell: Pa
 
 
 NAMESPACES = {
-    test_the_quick_start_on_kind_goes_as_its_page_says: "quick",
-    test_the_commands_of_the_readme_for_a_cluster_work: "readme",
+    test_quick_start_works_as_documented: "quick",
+    test_readme_commands_for_a_cluster_work: "readme",
 }

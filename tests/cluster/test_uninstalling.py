@@ -1,4 +1,4 @@
-"""The end of a release: what trains goes on without an operator, and the next one finds it."""
+"""Trainings go on without a release, and the next one finds them."""
 
 from pathlib import Path
 
@@ -13,14 +13,12 @@ pytestmark = pytest.mark.nodes
 
 
 def saved_iteration(view: View, pod: str) -> int:
-    """How far a training is by its own words, which need no operator."""
+    """The iteration of a training in its own output."""
     last = view.kubectl("logs", pod, "-c", "trainer", "--tail=1")
     return int(last.split()[-1]) if last.startswith("step ") else 0
 
 
-def test_jobs_train_on_when_dljob_is_uninstalled_and_are_found_by_the_next_install(
-    view: View, saved: Path
-):
+def test_jobs_survive_an_uninstall_and_a_reinstall(view: View, saved: Path):
     view.cluster.give_gpus(node1=2)
     view.kubectl("apply", "-f", "-", stdin=as_text(replay("job", [2], saved)))
     view.wait_gpus("job", node1=2)
@@ -28,7 +26,7 @@ def test_jobs_train_on_when_dljob_is_uninstalled_and_are_found_by_the_next_insta
 
     view.cluster.helm("uninstall", RELEASE, "--namespace", HOME, "--wait", "--timeout=5m")
     try:
-        reached = view.wait(lambda: saved_iteration(view, before.name), what="its own words")
+        reached = view.wait(lambda: saved_iteration(view, before.name), what="its own output")
         view.wait(
             lambda: saved_iteration(view, before.name) > reached, what="progress without operator"
         )

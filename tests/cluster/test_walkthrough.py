@@ -17,7 +17,7 @@ NAMESPACE = "team-a"
 
 @pytest.fixture
 def shell(nodes: Cluster) -> Iterator[Path]:
-    """A folder with the files that the page speaks of."""
+    """A folder with the files that the page mentions."""
     with opened_shell(nodes, NAMESPACE) as folder:
         for node in nodes.nodes.nodes:
             labels = ("nvidia.com/gpu.count=4", "nvidia.com/gpu.product=A100")
@@ -30,6 +30,6 @@ def shell(nodes: Cluster) -> Iterator[Path]:
 
 
 @pytest.mark.nodes
-def test_the_session_of_the_page_looks_as_it_says(nodes: Cluster, shell: Path):
+def test_session_looks_as_documented(nodes: Cluster, shell: Path):
     go_through(find_steps(PAGE.read_text(encoding="utf-8")), shell, nodes)
     assert nodes.helm("list", "-n", HOME, "-q").split() == [], RELEASE

@@ -1,4 +1,4 @@
-"""A controller as far as it speaks to SideCars, and SideCars without processes for it to speak to."""
+"""A controller's side of the conversation with SideCars, and SideCars without processes."""
 
 import asyncio
 import functools
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 from dljob.control.sidecars.dialing import DialSettings
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.dialer import Contact
 from dljob.control.situation.ports import Address, PodKey
 from dljob.core.model import JobId, NodeName
@@ -36,14 +35,14 @@ HURRIED = DialSettings(
     silence_seconds=60.0,
     dial_seconds=60.0,
 )
-"""Comes back soon after a failure, and gives up no SideCar because the machine stalls."""
+"""Retries soon after a failure, and gives up no SideCar because the machine stalls."""
 
 
 P = ParamSpec("P")
 
 
 def living(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a test of a story that lives on an event loop; the story has a limit."""
+    """Run an async test on an event loop, with a time limit."""
 
     @functools.wraps(story)
     def live(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -54,7 +53,7 @@ def living(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 @dataclass
 class Counts:
-    """The meter of the tests."""
+    """Counts the calls of a caller."""
 
     polls: int = 0
     failures: list[float] = field(default_factory=list)
@@ -71,7 +70,7 @@ class Counts:
 
 
 class Caller:
-    """Follows SideCars and remembers all it hears; that never goes backwards is looked at always."""
+    """Follows SideCars, remembers all reports, and asserts that no report goes backwards."""
 
     def __init__(
         self,
@@ -111,21 +110,21 @@ class Caller:
         return self.sidecars.contact(key)
 
     async def until(self, is_reached: Callable[[Contact], object], key: PodKey = POD) -> Contact:
-        """Wait until what is known of it is so; the test as a whole has a limit."""
+        """Wait until the contact is so; the test as a whole has a limit."""
         while not is_reached(self.contact(key)):
             self._changed.clear()
             await self._changed.wait()
         return self.contact(key)
 
     async def meet(self, place: Path | Address, key: PodKey = POD) -> State:
-        """Follow it, and return the first that it says."""
+        """Follow it, and return its first state."""
         self.follow(place, key)
         contact = await self.until(lambda contact: contact.state, key)
         assert contact.state is not None
         return contact.state
 
     def run(self, generation: int, *gpus: str, key: PodKey = POD, epoch: int = 1) -> Run:
-        """Declare a run for what is known to be the present start of the container."""
+        """Declare a run for the present incarnation of the container."""
         target = Run(
             epoch=epoch,
             generation=generation,
@@ -164,7 +163,7 @@ async def calling(
 
 
 class Container:
-    """The real agent and the real server, above processes that the test plays."""
+    """The real agent and server, above played processes."""
 
     def __init__(self, incarnation: str, serving: Serving) -> None:
         self.supervisor = FakeSupervisor()
@@ -200,7 +199,7 @@ async def contained(
 
 @asynccontextmanager
 async def wired(folder: Path, settings: DialSettings = HURRIED):
-    """A SideCar, a caller that has met it, and the wire between them."""
+    """A SideCar, a caller that has met it, and the proxy between them."""
     async with (
         contained(folder / "a") as container,
         Proxy(folder / "p", folder / "a") as proxy,

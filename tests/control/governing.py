@@ -1,6 +1,4 @@
-"""
-Controllers in a played world: begun, woken, killed, held back, and followed by the next one.
-"""
+"""Controllers in a played world: begun, woken, killed, held back, and followed by the next one."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +45,7 @@ ADAPTIVE = policies.make("adaptive")
 
 
 class PlayedMemory:
-    """Knows one type of job, and keeps the plans and the observations that it receives."""
+    """Knows one type of job, and keeps the plans and observations that it receives."""
 
     def __init__(self) -> None:
         profile = make_profile()
@@ -146,7 +144,7 @@ class Government:
         self.options = Options(policy=policy, mechanism=mechanism, rules=rules, pace=pace)
         self.memory: Any = PlayedMemory()
         self.notebook: Notebook | None = None
-        """With ``learns``: what the real learning has written, in a store in memory."""
+        """With ``learns``: the product's own learned state, on a store in memory."""
         if learns:
             self.notebook = Notebook(MemoryStore()).open(wait_seconds=60.0)
         self.metrics = PlayedMetrics()
@@ -174,8 +172,8 @@ class Government:
 
     # --- beginnings and ends
 
-    def begin(self) -> Reign:
-        """Let a new controller lead from now on, even if earlier ones still run."""
+    def begin(self, run: float = 0.0) -> Reign:
+        """Let a new controller lead, even if earlier ones still run; then run the world."""
         world = self.world
         world.epoch += 1
         leash = Leash()
@@ -208,7 +206,14 @@ class Government:
         self.reigns.append(reign)
         world.note(f"[{reign.epoch}] begins")
         self._wake(reign)
+        if run:
+            world.run(run)
         return reign
+
+    def succeed(self, run: float = 0.0) -> Reign:
+        """Kill the leader; another controller begins."""
+        self.kill(self.leader)
+        return self.begin(run)
 
     def kill(self, reign: Reign) -> None:
         reign.leash.is_dead = True
@@ -221,7 +226,7 @@ class Government:
         reign.dialer.close()
 
     def _release(self, reign: Reign) -> None:
-        """Let one that was held back go on."""
+        """Let a held controller go on."""
         if reign.leash.held is not None and not reign.leash.held.done():
             reign.leash.hold_at = None
             reign.leash.held.set_result(None)
@@ -232,7 +237,7 @@ class Government:
         self._release(reign)
 
     def calm_down(self) -> None:
-        """Stop to kill and to hold back controllers, and let one lead."""
+        """Kill and hold no more controllers, and let one lead."""
         for reign in self.reigns:
             reign.leash.kill_at = reign.leash.hold_at = None
             self.go_on(reign)
@@ -240,7 +245,7 @@ class Government:
             self.begin()
 
     def when_over(self, reign: Reign, seconds: float, act: Callable[[], object]) -> None:
-        """Do this some seconds after a controller has ended, or was held back."""
+        """Act some seconds after a controller has ended or was held."""
 
         def update() -> None:
             if reign.is_over or reign.leash.held is not None:
@@ -267,14 +272,13 @@ class Government:
             return
         reign.task = self._loop.create_task(reign.controller.cycle())
         if self.impatience and self.world.chance.random() < self.impatience:
-            # Once it has begun to look: then it leaves the rest of what it does for the next time, here even
-            # where it has just done so.
+            # The news comes after the first look, and cuts the batch short even if the last one was, too.
             reign.controller.effects._batch_size.is_long = True
             self._loop.call_soon(partial(reign.controller.wake, urgent=True))
         self._pump(reign)
 
     def _pump(self, reign: Reign) -> None:
-        """Let the controller go on until it has done its cycle, or is held back."""
+        """Let the controller run until its cycle is done or it is held."""
         task = reign.task
         while task is not None and not task.done() and not self._is_held(reign):
             self._loop.call_soon(self._loop.stop)
@@ -303,12 +307,12 @@ class Government:
             self._wake(reign)
 
 
-# --- short words for tests of one small world ------------------------------------------------
+# --- helpers for tests of one small world ---------------------------------------------------
 
 
 @contextmanager
 def governed(nodes: Mapping[str, int] = {"n0": 4}, policy: Policy = ADAPTIVE) -> Iterator[Any]:
-    """A small world that is kind, whose controllers are begun by the test."""
+    """A small world without misfortunes; the test begins its controllers."""
     government = Government(World("governed", nodes), policy)
     try:
         yield government

@@ -1,9 +1,10 @@
 """
 A played world to control: jobs, nodes and pods in memory, with a clock of its own.
 
-Everything happens at a time drawn by the world's own chance, so that a seed is a story that can be
-replayed. Controllers learn of it through :class:`PlayedPlatform` and, over a network that
-:class:`Leash`, by which it is killed or held at any call; what it had said by then may still arrive.
+The world's random generator draws the time of every event, so that a seed is a story that can be
+replayed. A controller sees it through :class:`PlayedPlatform` and, over a network that may lose
+messages, through :class:`tests.control.played_network.PlayedDialer`. Each controller has a
+:class:`Leash`, which kills or holds it at any call; messages that it sent before may still arrive.
 """
 
 import asyncio
@@ -39,11 +40,11 @@ LIMITS = Limits(
 
 
 class Killed(BaseException):
-    """The controller ends here, as if by SIGKILL."""
+    """The controller ends as if by SIGKILL."""
 
 
 class Leash:
-    """Holds a controller, or kills it, at a call that it makes."""
+    """Holds or kills a controller at one of its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,7 +54,7 @@ class Leash:
         self.held: asyncio.Future[None] | None = None
 
     def step(self, name: str) -> None:
-        """A call is made; it may be the last."""
+        """Count a call, which may be the last."""
         if self.is_dead:
             raise Killed
         self.calls += 1
@@ -62,7 +63,7 @@ class Leash:
             raise Killed
 
     async def stay(self, name: str) -> None:
-        """A call is made from where others have their turn."""
+        """Count a call that yields to the event loop."""
         self.step(name)
         if self.calls == self.hold_at:
             self.held = asyncio.get_running_loop().create_future()
@@ -74,19 +75,19 @@ class Leash:
 
 @dataclass(eq=False)
 class PlayedPod:
-    """A pod, as the world sees it."""
+    """A pod in the world."""
 
     job: JobId
     booking: Booking
     container: Container | None = None
     is_ended: bool = False
     is_removed: bool = False
-    """Whether it was removed while its node was lost, so that it ends when the node is back."""
+    """It was removed while its node was lost, and ends when the node is back."""
     reason: str = ""
     fault: bool = False
-    """Whether it ended, or was restarted, by a fault of the job."""
+    """It ended or was restarted by a fault of the job."""
     left: State | None = None
-    """What the SideCar that has ended last in it left behind."""
+    """The last report of the SideCar that ended in it."""
 
     @property
     def node(self) -> NodeName:
@@ -95,69 +96,69 @@ class PlayedPod:
 
 @dataclass(frozen=True)
 class Manner:
-    """How a training goes that its SideCar observes as a real one does."""
+    """How a training goes whose SideCar measures as a real one does."""
 
     speeds: Mapping[int, float]
     """Iterations per second, by number of GPUs."""
     import_seconds: float = 0.0
-    """How long each start takes until its first step begins."""
+    """From each start to its first step."""
     warm_up_seconds: float = 0.0
     warm_up_pace: float = 1.0
-    """The speed of that time, as a share of the usual one."""
+    """Its speed in the warm-up, as a share of the usual speed."""
     save_seconds: float = 0.0
-    """How long it saves itself, and does not train."""
+    """Each save takes so long, without training."""
     crashes_after_seconds: float = inf
-    """How long after its begin each start crashes."""
+    """Each start crashes so long after its begin."""
     is_mute: bool = False
 
 
 @dataclass(eq=False)
 class Course:
-    """How the training of a job goes."""
+    """How far the training of a job is."""
 
     total: int
     iteration: int = 0
     saved: int = 0
     evaluates_seconds: float = 0.0
-    """How long it does something else after its last step, of which it saves nothing."""
+    """It goes on so long after its last step, and saves nothing of that."""
     is_done: bool = False
-    """Whether its latest start has said so."""
+    """Its latest start has reported the end."""
     moved_at: float = 0.0
     crashes_at: list[int] = field(default_factory=list)
     """Iterations at which it crashes, once each."""
     manner: Manner | None = None
-    """None: it takes some steps each second, and its SideCar reports one each second."""
+    """None: it takes some steps each second, and its SideCar reports each second."""
     part: float = 0.0
-    """How much of its next iteration is done."""
+    """The share of its next iteration that is done."""
     done_at: float = inf
     starts: int = 0
 
 
 @dataclass(frozen=True)
 class Temper:
-    """How mean the world is."""
+    """How unkind the world is."""
 
     start_fails: float = 0.0
     ignores_sigterm: float = 0.0
     checkpoint_fails: float = 0.0
     loses: float = 0.0
-    """Which part of all messages."""
+    """Share of messages."""
     dawdles: float = 0.0
-    """Which part of all messages takes up to a minute."""
+    """Share of messages that take up to a minute."""
     pod_seconds: tuple[float, float] = (0.5, 5.0)
     warm_seconds: tuple[float, float] | None = None
-    """How long spare interpreters take, where there are some."""
+    """Until spare interpreters are ready; None: there are none."""
     start_seconds: tuple[float, float] = (0.1, 1.0)
     save_seconds: tuple[float, float] = (0.1, 2.0)
     end_seconds: tuple[float, float] = (0.0, 1.0)
     leave_seconds: tuple[float, float] = (0.3, 2.0)
-    """How long a pod takes to end whose SideCar leaves."""
+    """From the leave of a SideCar to the end of its pod."""
     carry_seconds: tuple[float, float] = (0.001, 0.05)
     dawdle_seconds: tuple[float, float] = (1.0, 60.0)
 
 
 class World:
-    """Everything there is."""
+    """The truth about all jobs, nodes and pods."""
 
     def __init__(self, seed: object, nodes: Mapping[str, int], temper: Temper = Temper()) -> None:
         self.chance = random.Random(f"played/{seed}")
@@ -180,9 +181,9 @@ class World:
         self.listeners: list[Callable[[PlayedPod], None]] = []
         self.records = 0
         self.holds: dict[str, str] = {}
-        """The namespaces that an administrator holds, and why."""
+        """Held namespaces, with the reason."""
         self.unkept: dict[JobId, str] = {}
-        """Jobs whose status is not taken, and why."""
+        """Jobs whose status is refused, with the reason."""
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._ports = 20000
@@ -281,7 +282,7 @@ class World:
         return replace(LIMITS, tries=True, checkpoint_seconds=seconds)
 
     def restart_container(self, pod: PlayedPod, *, fault: bool = False) -> None:
-        """The SideCar is killed; the next start of the container follows."""
+        """Kill the SideCar; the next start of the container follows."""
         if pod.container is None or pod.is_ended:
             return
         self.note(f"container {pod.container.incarnation} dies")
@@ -329,7 +330,7 @@ class World:
                 return pod
         return None
 
-    # --- what containers need
+    # --- containers
 
     def processes_begin(self, processes: Processes) -> None:
         self.note(
@@ -352,7 +353,7 @@ class World:
 
     def try_to_save(self, processes: Processes, *, goes_on: bool = False) -> bool:
         if processes.is_evaluating:
-            return False  # It does not look any more whether it is asked.
+            return False  # It no longer handles signals.
         if processes.hang or self.fails("checkpoint") or not self.witness.is_whole(processes):
             processes.is_spoilt = True
             return False
@@ -388,7 +389,7 @@ class World:
         idle = self.now - max(course.moved_at, processes.begun_at)
         return Progress(
             iteration=course.iteration,
-            # Two steps have to be seen before it is known how fast they come.
+            # A speed takes two steps.
             iterations_per_second=1.0 if self.now - processes.begun_at > 2.5 else 0.0,
             idle_seconds=idle,
             begun=True,
@@ -426,7 +427,7 @@ class PlayedPlatform:
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         refused = {job: why for job, why in self._world.unkept.items() if job in statuses}
         for job, status in statuses.items():
-            # As on a cluster: before the record of a job's loss is kept, no job gains anything.
+            # As on a cluster: until the loss of a job is recorded, no other job gains GPUs.
             if refused and (job in refused or self._gains(job, status)):
                 continue
             await self._leash.stay(f"record {job}")
@@ -458,7 +459,7 @@ class PlayedPlatform:
         return self._world.epoch != self._epoch
 
     async def launch(self, order: PodOrder) -> None:
-        # Others have their turn meanwhile, and the next look may come before it is done.
+        # Others run meanwhile, and the next look may come before the launch.
         for _ in range(self._world.chance.choice((0, 1, 3, 40))):
             await asyncio.sleep(0)
         await self._leash.stay(f"launch {order.entry.job.id}")

@@ -1,9 +1,8 @@
 """
 The network between a controller and played SideCars, and the controller's client on it.
 
-The client knows SideCars through the real :class:`dljob.control.sidecars.contacts.ContactLog`. Requests and
-answers take their time, overtake each other, arrive twice or never, and what was sent by a
-controller that is dead by now arrives all the same.
+The client uses the real :class:`dljob.control.sidecars.contacts.ContactLog`. Requests and answers take
+time, overtake each other, and arrive twice or never; those of a dead controller still arrive.
 """
 
 from collections.abc import Callable
@@ -19,12 +18,12 @@ from tests.control.played import Leash, PlayedPod, World
 RESEND_SECONDS = 2.0
 
 Learn = Callable[[PodKey, State], None]
-"""Takes each state that is news."""
+"""Takes each state that is new."""
 
 
 @dataclass(eq=False)
 class _Line:
-    """One SideCar that is followed."""
+    """A SideCar that the client follows."""
 
     key: PodKey
     address: Address
@@ -36,7 +35,7 @@ class _Line:
 
 
 class PlayedDialer:
-    """One for the life of a controller."""
+    """The client of one controller."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class PlayedDialer:
         if self._hear_of in self._world.listeners:
             self._world.listeners.remove(self._hear_of)
 
-    # --- as the loop sees it
+    # --- the interface of the loop
 
     def follow(self, key: PodKey, address: Address) -> None:
         self.forget(key)
@@ -175,7 +174,7 @@ class PlayedDialer:
         self._carry(hear)
 
     def _hear_of(self, pod: PlayedPod) -> None:
-        """A pod has news: a request that waits for it is answered, or loses its connection."""
+        """News of a pod answers a parked question, or closes its connection."""
         key = PodKey(pod.job, pod.node)
         line = self._lines.get(key)
         self._world.later(0.0, 0.1, self._wake)
@@ -192,12 +191,12 @@ class PlayedDialer:
             self._expect_answer(line)
 
     def notice_silence(self) -> None:
-        """Let requests that wait at a silent node find out in time."""
+        """Let parked questions at a silent node time out."""
         for line in self._lines.values():
             if line.parked is not None and line.key.node in self._world.silent:
                 self._world.later(1.0, 4.0, partial(self._poll, line))
 
-    # --- what becomes of it
+    # --- answers
 
     def _hear(self, line: _Line, state: State, asked: Ticket) -> None:
         if self._is_over(line):

@@ -1,9 +1,9 @@
 """
-Played SideCars: the real table of the product over processes that are only played.
+Played SideCars: the product's behaviour table over processes that are only played.
 
 A :class:`Container` is one start of a container. :func:`dljob_sidecar.behaviour.machine.react` decides
-its reactions, so that it cannot drift from a real SideCar; the work of a supervisor is played here:
-processes start late or not at all, save themselves, hang, ignore SIGTERM, crash, end well.
+its reactions, so that it cannot drift from a real SideCar. The supervisor's work is played:
+processes start late or not at all, save, hang, ignore SIGTERM, crash, end well.
 :class:`Processes` is the truth about them, which only the witness sees.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dljob.core.model import GpuRef, JobId, NodeName
+from dljob_sidecar.agent import Stopwatch, Trials
 from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
@@ -30,8 +31,6 @@ from dljob_sidecar.behaviour.events import (
     Told,
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, react
-from dljob_sidecar.behaviour.timing import Stopwatch
-from dljob_sidecar.checkpoints.trying import Trials
 from dljob_sidecar.observing.progress import Meter
 from dljob_wire.codec import decode_left, encode_left
 from dljob_wire.messages import (
@@ -47,6 +46,7 @@ from dljob_wire.messages import (
     Target,
     Warmth,
 )
+from tests.control.scenes import state_of
 
 if TYPE_CHECKING:
     from tests.control.played import Manner, Temper, World
@@ -66,16 +66,16 @@ class Processes:
     ranks: set[int]
     """Those that live."""
     are_running: bool = False
-    """Whether they have become the user's program."""
+    """They have become the user's program."""
     hang: bool = False
     is_ending: bool = False
-    """Whether they have saved themselves, or were ordered to end: they train no more."""
+    """They have saved or were ordered to end, and train no more."""
     is_evaluating: bool = False
-    """Whether they have taken their last step: they ignore what asks them to save themselves or to end."""
+    """They have taken their last step, and ignore signals."""
     is_asked: bool = False
-    """Whether they were asked to save themselves."""
+    """They were asked to save."""
     is_spoilt: bool = False
-    """Whether something other than the controller ended or disturbed them."""
+    """Something other than the controller ended or disturbed them."""
     begun_at: float = 0.0
     running_at: float = 0.0
     """When they became the user's program."""
@@ -102,12 +102,12 @@ class Container:
         self.processes: Processes | None = None
         self.is_alive = True
         self.gpus: tuple[Gpu, ...] = ()
-        """The GPUs that it reports."""
+        """The GPUs in its reports."""
         self.warmth = Warmth()
         self.left: State | None = None
-        """What it has written down, which outlives it."""
+        """Its last written report, which outlives it."""
         self._timer: object = None
-        # What a real SideCar measures of a job whose manner the world knows.
+        # A real SideCar's measurements of a job with a manner.
         self.meter = Meter(stall_seconds=world.entries[job].job.progress.stall_seconds)
         self._stopwatch, self._trials = Stopwatch(self._read_clock), Trials(self._read_clock)
 
@@ -126,7 +126,7 @@ class Container:
     def _temper(self) -> "Temper":
         return self._world.temper
 
-    # --- what is said to it and what it says
+    # --- commands and reports
 
     def declare(self, target: Target) -> Refused | None:
         reaction = react(self.machine, Told(target))
@@ -144,20 +144,11 @@ class Container:
         progress = self._world.progress_of(processes) if processes and trains else Progress()
         if self._manner is not None:
             progress = self.meter.progress(self._world.now)
-        return State(
-            incarnation=machine.incarnation,
-            version=self.version,
-            phase=machine.phase,
-            released=machine.released,
-            epoch=machine.term.epoch,
-            generation=machine.term.generation,
-            target=machine.target,
-            held=machine.held,
-            held_generation=0 if machine.run is None else machine.run.generation,
-            leaving=machine.is_leaving,
+        return state_of(
+            machine,
+            self.version,
             processes=self._describe(),
             progress=progress,
-            problems=machine.problems,
             gpus=self.gpus,
             warmth=self.warmth,
             change=self._stopwatch.change if self._manner is not None else None,
@@ -223,7 +214,7 @@ class Container:
             case ArmTimer():
                 self._arm(action)
             case Prepare() | GiveUpCheckpoint():
-                pass  # No spares are played, and a save that is under way goes on.
+                pass  # Spares are not played, and a save that has begun goes on.
             case Leave():
                 self.is_alive = False
                 self._world.has_left(self)
@@ -238,7 +229,7 @@ class Container:
 
         self._world.after(timer.seconds, ring)
 
-    # --- what a supervisor does
+    # --- the supervisor
 
     def _start(self, run: Run, attempt: int) -> None:
         ranks = set(range(run.rank_offset, run.rank_offset + run.processes))
@@ -271,7 +262,7 @@ class Container:
         processes.is_asked = processes.is_asked or not is_trial
 
         def be_saved() -> None:
-            # A stop may have come since, for which the same save counts.
+            # This save counts for a stop that came meanwhile, too.
             goes_on = self.machine.phase is Phase.RUNNING
             lives = processes.live and self.is_alive
             if lives and self._world.try_to_save(processes, goes_on=goes_on):
@@ -280,7 +271,7 @@ class Container:
         if self._manner is None:
             self._world.later(*self._temper.save_seconds, be_saved)
             return
-        # A save that is under way goes on first, as in a training that looks once a step.
+        # A save that has begun ends first, as in a training that checks once a step.
         begins = max(self._world.now, processes.saves_until)
         processes.saves_until = begins + self._manner.save_seconds
         self._world.after(processes.saves_until - self._world.now, be_saved)
@@ -320,7 +311,7 @@ class Container:
         self._world.later(0.0, 0.3, lambda: self.happen(Gone(processes.attempt)))
 
     def die(self) -> None:
-        """The SideCar is killed, and the kernel kills all that it started."""
+        """The SideCar is killed, and the kernel kills its processes."""
         self.is_alive = False
         if self.processes is not None and self.processes.live:
             self.processes.is_spoilt = True
@@ -328,7 +319,7 @@ class Container:
             self._world.processes_end(self.processes)
 
     def observe(self, iteration: int) -> None:
-        """Read a line of the training; mere progress is shown ever more rarely, as by a real SideCar."""
+        """Count an iteration; progress alone is shown ever more rarely, as by a real SideCar."""
         now, processes = self._world.now, self.processes
         self.meter.observe(now, Post(iteration=iteration))
         if processes is not None and now >= processes.shows_at:
@@ -342,5 +333,5 @@ class Container:
 
 
 def number_of(name: str) -> int:
-    """The number of a GPU, named by index or by the UUIDs of played nodes."""
+    """The number of a GPU, by its index or by the UUIDs of played nodes."""
     return int(name.rpartition("-")[2])

@@ -1,4 +1,4 @@
-"""A wire that a test can cut, hold and lead elsewhere, between a controller and a SideCar."""
+"""A proxy between a controller and a SideCar that a test can cut, hold and redirect."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ WELL = Fate()
 
 
 def of(method: bytes, fate: Fate | Callable[[], Fate]) -> Callable[[bytes], Fate]:
-    """Let requests of one method have this fate, or one that is drawn for each."""
+    """A fate for the requests of one method, fixed or drawn for each."""
 
     def find(request: bytes) -> Fate:
         if not request.startswith(method):
@@ -35,7 +35,7 @@ def of(method: bytes, fate: Fate | Callable[[], Fate]) -> Callable[[bytes], Fate
 
 
 class Proxy:
-    """Listens at one Unix socket and passes on to another; can be led elsewhere at any time."""
+    """Passes a Unix socket on to another one, which can change at any time."""
 
     def __init__(self, path: Path, upstream: Path) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        # One that came right before the end has no wire yet.
+        # A connection from right before the end has no wire yet.
         async with asyncio.timeout(60):
             while self._serving:
                 self.cut()
@@ -60,7 +60,7 @@ class Proxy:
             await self._server.wait_closed()
 
     def cut(self, method: bytes = b"") -> None:
-        """Cut all wires, or those used last for this method; new ones can be made."""
+        """Cut all wires, or those whose last request has this method; new ones can be made."""
         for wire in self.wires:
             if wire.method.startswith(method):
                 wire.cut()
@@ -141,7 +141,7 @@ class _Wire:
 async def _pass(
     chunk: bytes, writer: asyncio.StreamWriter, gate: asyncio.Event | None, cut: int | None
 ) -> bool:
-    """Pass it on; says whether the wire is whole afterwards."""
+    """Pass it on; return whether the wire is still whole."""
     if gate is not None:
         await gate.wait()
     writer.write(chunk[:cut])

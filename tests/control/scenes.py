@@ -1,10 +1,11 @@
 """
-Small scenes, written in a few words: jobs, what was decided for them, and what their SideCars said.
+Small scenes in a few words: jobs, their decisions, and the reports of their SideCars.
 
-The states of SideCars come from the product's own table, by telling a machine the story that led
-there, so that no test reasons from a state that cannot be.
+The product's own table makes the states of SideCars from a list of events, so that no test starts
+from an impossible state.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -17,9 +18,9 @@ from dljob.control.situation.scene import Scene
 from dljob.control.situation.sent import Begun
 from dljob.control.situation.status import Booking, DecisionNumber, Status
 from dljob.core.model import JobId, Mechanism, Node, NodeName, Phase, Placement
+from dljob_sidecar.agent import Stopwatch
 from dljob_sidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started, Told
 from dljob_sidecar.behaviour.machine import Limits, Machine, react
-from dljob_sidecar.behaviour.timing import Stopwatch
 from dljob_wire.messages import Failure, Peer, Process, Progress, Run, State, Stop, Target
 from tests.builders import make_job
 
@@ -27,7 +28,7 @@ EPOCH = 2
 NOW = 1000.0
 
 
-# --- what is said ---------------------------------------------------------------------------
+# --- commands and reports -------------------------------------------------------------------
 
 
 def run(
@@ -38,7 +39,7 @@ def run(
     peers: int = 1,
     at: int = 0,
 ) -> Run:
-    """Make the ``at``-th part of a start over several containers, all of them alike."""
+    """Make the ``at``-th part of a start over several equal containers."""
     return Run(
         epoch,
         generation,
@@ -58,10 +59,7 @@ def stop(generation: int, *, epoch: int = EPOCH, incarnation: str = "x", **rest:
 def after(
     *events: Event | Target, progress: Progress | None = None, incarnation: str = "x"
 ) -> State:
-    """
-    Make the state of a SideCar after these events; it receives the targets, and news is of its
-    attempt.
-    """
+    """The state of a SideCar after these events, of its first attempt."""
     machine, ticks = Machine(incarnation, Limits(saves=True)), count()
     stopwatch = Stopwatch(lambda: float(next(ticks)))
     for event in events:
@@ -70,22 +68,31 @@ def after(
         assert reaction.refused is None, reaction
         machine = reaction.machine
         stopwatch.see(machine)
+    return state_of(
+        machine,
+        len(events) + 1,
+        processes=_processes(machine),
+        progress=progress or Progress(),
+        change=stopwatch.change,
+        failure=_failure(machine),
+    )
+
+
+def state_of(machine: Machine, version: int, **more: Any) -> State:
+    """The report of a SideCar with this machine."""
     return State(
-        incarnation=incarnation,
-        version=len(events) + 1,
+        incarnation=machine.incarnation,
+        version=version,
         phase=machine.phase,
         released=machine.released,
         epoch=machine.term.epoch,
         generation=machine.term.generation,
         target=machine.target,
         held=machine.held,
-        held_generation=machine.run.generation if machine.run is not None else 0,
+        held_generation=0 if machine.run is None else machine.run.generation,
         leaving=machine.is_leaving,
-        processes=_processes(machine),
-        progress=progress or Progress(),
-        change=stopwatch.change,
-        failure=_failure(machine),
         problems=machine.problems,
+        **more,
     )
 
 
@@ -113,7 +120,7 @@ def _processes(machine: Machine) -> tuple[Process, ...]:
 
 
 def ready(epoch: int = EPOCH) -> State:
-    """A SideCar that was stamped, and has run nothing."""
+    """A SideCar that has a stamp and has run nothing."""
     return after(stop(0, epoch=epoch))
 
 
@@ -131,7 +138,7 @@ def ended(told: Run, code: int | None = 0, signum: int | None = None) -> State:
 
 
 def released(told: Run, by: Stop) -> State:
-    """Told to run once, and to stop then: it has saved itself and was terminated; nothing is left."""
+    """The state after a run and a stop: saved, terminated, with nothing left."""
     return running(told, by, CheckpointDone(1), RankEnded(1, told.rank_offset, 0), Gone(1))
 
 
@@ -140,7 +147,7 @@ def released(told: Run, by: Stop) -> State:
 
 @dataclass(frozen=True)
 class Sat:
-    """A pod of a job, in a scene to be."""
+    """A pod of a job in a scene to make."""
 
     state: State | None = None
     phase: PodPhase = PodPhase.UP
@@ -178,7 +185,7 @@ ENDED = Sat(phase=PodPhase.ENDED)
 
 @dataclass(frozen=True)
 class Cast:
-    """A job in a scene to be."""
+    """A job in a scene to make."""
 
     entry: Entry
     job_pods: Mapping[NodeName, JobPod]
@@ -194,11 +201,12 @@ def cast(
     problem: str = "",
     **rest: Any,
 ) -> Cast:
-    """Put a job on the stage; what is not a field of its status is one of the job's."""
+    """A job in a scene; ``rest`` holds its pods by node, such as n0, and fields of its status and of the job."""
     job_id = JobId(name)
+    sats = {key: rest.pop(key) for key in list(rest) if re.fullmatch(r"n\d+", key)}
     there = {
         NodeName(node): (sat if isinstance(sat, Sat) else Sat(sat)).job_pod(job_id, NodeName(node))
-        for node, sat in (job_pods or {}).items()
+        for node, sat in {**(job_pods or {}), **sats}.items()
     }
     ours = {key: rest.pop(key) for key in list(rest) if key in Status.__dataclass_fields__}
     placement = None

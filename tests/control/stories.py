@@ -1,9 +1,8 @@
 """
-Stories of a played world, told from a seed: what users, nodes, networks and trainings do to it.
+Stories of a played world, drawn from a seed: acts of users, nodes, networks and trainings.
 
-A story has two parts. First anything may happen at any time, controllers being killed and held
-back at any call among it. Then nothing new happens any more, the world is kind, and everything
-has to come to its end.
+A story has two parts. In the first, anything happens at any time, and controllers are killed and
+held at any call. In the second, nothing new happens, the world is kind, and everything has to end.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from tests.control.training import Trainings
 
 
 def draw_temper(chance: Random) -> Temper:
-    """Draw how mean and how slow a world is."""
+    """Draw how unkind and how slow a world is."""
     return Temper(
         start_fails=0.03,
         ignores_sigterm=chance.choice((0.0, 0.3)),
@@ -47,13 +46,12 @@ def draw_temper(chance: Random) -> Temper:
 
 
 MOST_COMMANDS = 12
-"""For one decision about one job: on each of up to three nodes a pod is asked for, stamped and told to
-run, and later to end."""
+"""For one decision about one job: on up to three nodes launch, stamp, run, and a later stop."""
 
 MOST_CHANGES = 20
-"""A job that no policy lets end would otherwise bring rivals for ever."""
+"""Limits the rivals of a job that a policy never lets end."""
 NEAR_STEPS = (0, 0, 0, 4, 10)
-"""How many iterations before its last one a training is disturbed."""
+"""Iterations before the last one at which a training is disturbed."""
 
 OPTIONS = ((1,), (2,), (1, 2), (1, 2, 4), (2, 4), (3,), (1, 2, 3, 4, 6))
 
@@ -68,16 +66,13 @@ class Plot:
     seconds: float = 200.0
     misfortunes: int = 25
     deaths: int = 6
-    """How often a controller is killed or held back."""
+    """How often a controller is killed or held."""
     evaluations: tuple[float, ...] = ()
-    """
-    The seconds that trainings may take after their last step; during them a user often wants something else of the job. Empty:
-    they end at once.
-    """
+    """Seconds that trainings may go on after their last step, in which a user often changes the job. Empty: none."""
 
 
 class Story:
-    """One of them."""
+    """One story."""
 
     def __init__(self, plot: Plot, seed: object) -> None:
         self.plot = plot
@@ -102,7 +97,7 @@ class Story:
         self.trainings = Trainings(self.world)
         self.is_calm = False
         self.is_over = False
-        """Whether all jobs have come to their end, so that no user wants anything any more."""
+        """All jobs have ended, so that no user changes anything."""
         self._names = 0
         self._rivals = 0
 
@@ -110,7 +105,7 @@ class Story:
         self.government.close()
 
     def tell(self) -> None:
-        """Let it all happen; raises :class:`LawBroken`."""
+        """Play the first part; raises :class:`LawBroken`."""
         world, chance = self.world, self.world.chance
         self.government.begin()
         self.trainings.begin()
@@ -125,7 +120,7 @@ class Story:
         self._be_kind()
 
     def end(self, seconds: float = 3000.0) -> list[str]:
-        """Let the kind part of it happen; returns what has not come to its end, or to rest."""
+        """Play the kind part; return the jobs that have not ended, or commands that never rest."""
         witness = self.world.witness
         before = witness.commands, witness.decisions
         self.world.run(seconds, until=lambda: not unfinished(self))
@@ -138,7 +133,7 @@ class Story:
         return self._find_unrest()
 
     def _find_unrest(self) -> list[str]:
-        """Let time pass when all is over; returns what is left, and what is done all the same."""
+        """Let time pass when all is over; return leftovers and unneeded commands."""
         world, witness = self.world, self.world.witness
         self.is_over = True
         self.government.wake()
@@ -161,7 +156,7 @@ class Story:
             what()
 
     def _be_kind(self) -> None:
-        """From now on nothing goes wrong, and no user wants anything new."""
+        """From now on nothing goes wrong, and no user changes anything."""
         world = self.world
         world.note("--- nothing goes wrong from now on")
         self.is_calm = True
@@ -177,10 +172,10 @@ class Story:
         self.government.calm_down()
         for processes in list(world.witness.living):
             if processes.hang:
-                # A user looks at a training that hangs in the end.
+                # A user eventually notices a training that hangs.
                 self.trainings.crash(processes)
 
-    # --- what users do
+    # --- users
 
     def _submit(self) -> None:
         chance = self.world.chance
@@ -212,7 +207,7 @@ class Story:
         self._wake()
 
     def _watch_end(self, job: JobId) -> None:
-        """Change the job about when it takes its last step, several times in the kind part as well."""
+        """Change the job near its last step, several times in the kind part as well."""
         world = self.world
         changes = 0
 
@@ -294,7 +289,7 @@ class Story:
     def _wake(self) -> None:
         self.government.wake()
 
-    # --- what goes wrong
+    # --- misfortunes
 
     def _misfortunes(self) -> tuple[Callable[[], None], ...]:
         return (
@@ -349,7 +344,7 @@ class Story:
         world.lost_nodes[name] = world.nodes.pop(name)
         for processes in world.witness.living:
             if processes.node == name and len(processes.run.peers) > 1:
-                # The others are right to believe that it is gone.
+                # The other containers rightly believe that it is gone.
                 world.witness.spoil(processes)
         world.note(f"{name} is lost")
         for reign in self.government.reigns:
@@ -415,7 +410,7 @@ class Story:
     # --- controllers
 
     def _doom(self) -> None:
-        """Kill the controller, or hold it back, at one of its next calls; another one takes over."""
+        """Kill or hold the controller at one of its next calls; another one takes over."""
         world, reign = self.world, self.government.leader
         at = reign.leash.calls + world.chance.choice((1, 2, 3, 4, 5, 6, 8, 10, 15))
         is_held = world.chance.random() < 0.4
@@ -434,7 +429,7 @@ class Story:
 
 
 def unfinished(story: Story) -> list[str]:
-    """Return the jobs that have not come to their end, and what is recorded about each."""
+    """The jobs that have not ended, with their record."""
     return [
         f"{job}: {entry.status.phase} g{entry.status.generation} {entry.status.placement}"
         f" {entry.status.pods} {entry.status.message}"
@@ -444,7 +439,7 @@ def unfinished(story: Story) -> list[str]:
 
 
 def has_ended(world: World, entry: Entry) -> bool:
-    """Whether nothing more is to come: it is over, or could never run in this cluster."""
+    """Whether a job is over, or could never run in this cluster."""
     status = entry.status
     within_reach = status.bound_to or tuple(world.nodes)
     most = sum(len(world.nodes[name].gpus) for name in within_reach if name in world.nodes)

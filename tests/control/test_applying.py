@@ -1,4 +1,4 @@
-"""The messages and requests of the acting part, and the little that it remembers."""
+"""The actor's messages to SideCars, its requests to the platform, and the state it keeps."""
 
 import asyncio
 from dataclasses import replace
@@ -38,12 +38,12 @@ A0, A1 = PodKey(A, N0), PodKey(A, N1)
 
 
 class Place:
-    """A platform and a client that keep what they were asked."""
+    """A platform and a SideCar client that record each call."""
 
     def __init__(self):
         self.calls = []
         self.refuses = None
-        self.holds = None
+        self.delay = 0
         self.port = 20000
         self.now = NOW
 
@@ -58,8 +58,7 @@ class Place:
 
     async def answer(self, *call):
         self.calls.append(call)
-        if self.holds is not None:
-            await self.holds.wait()
+        self.now += self.delay
         if self.refuses is not None:
             raise self.refuses
 
@@ -113,7 +112,7 @@ def has_asked(actor, booking):
 
 
 def do(actor, place, scene, *commands):
-    """Carry them out; returns what was said and asked for."""
+    """Carry out the commands; return the calls that they made."""
     place.calls.clear()
     place.now = scene.now
     scene = scene.with_statuses(booked_statuses(commands, scene))
@@ -123,33 +122,27 @@ def do(actor, place, scene, *commands):
 
 def both(one, other, **rest):
     return make_scene(
-        cast(
-            "a",
-            {"n0": (0, 1), "n1": (2, 3)},
-            generation=2,
-            job_pods={"n0": one, "n1": other},
-            **rest,
-        )
+        cast("a", {"n0": (0, 1), "n1": (2, 3)}, generation=2, n0=one, n1=other, **rest)
     )
 
 
-# --- what is said ---------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------
 
 
-def test_a_stamp_says_what_was_said_already(actor, place):
+def test_stamp_repeats_current_target_in_new_epoch(actor, place):
     theirs = run(3, 0, epoch=1)
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(theirs)}))
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=running(theirs)))
     assert do(actor, place, scene, Stamp(A0)) == [(A0, replace(theirs, epoch=EPOCH))]
 
 
-def test_a_stop_is_the_end_of_the_generation_before(actor, place):
+def test_stop_ends_the_previous_generation(actor, place):
     scene = both(running(run(3, 0, peers=2)), ready(), message="it makes room")
     assert do(actor, place, scene, Halt(A0, checkpoint=True, leave=False)) == [
         (A0, Stop(EPOCH, 4, "x", checkpoint=True, leave=False, coming=1, reason="it makes room"))
     ]
 
 
-def test_who_leaves_is_told_something_newer_than_anything_before(actor, place):
+def test_leaving_pod_gets_a_newer_stop(actor, place):
     scene = both(released(run(3, 0, peers=2), stop(4)), ready())
     [(_, said)] = do(actor, place, scene, Halt(A0, checkpoint=False, leave=True))
     assert (said.generation, said.leave, said.checkpoint) == (5, True, False)
@@ -158,7 +151,7 @@ def test_who_leaves_is_told_something_newer_than_anything_before(actor, place):
     assert said.generation == 9
 
 
-def test_a_run_tells_each_container_its_part_of_the_whole(actor, place):
+def test_run_gives_each_container_its_part(actor, place):
     training = Training(batch_size=32)
     scene = both(ready(), ready(), batch_size=64, training=training, processes="perGpu")
     calls = do(actor, place, scene, Begin(A, (N0, N1)))
@@ -177,13 +170,13 @@ def test_a_run_tells_each_container_its_part_of_the_whole(actor, place):
     ]
 
 
-def test_one_process_a_node_is_one_rank_a_node(actor, place):
+def test_per_node_processes_get_one_rank_per_node(actor, place):
     scene = both(ready(), ready(), processes="perNode")
     calls = do(actor, place, scene, Begin(A, (N0, N1)))
     assert [(said.rank_offset, said.world_size) for _, said in calls] == [(0, 2), (1, 2)]
 
 
-def test_who_is_told_later_is_told_of_the_same_whole(actor, place):
+def test_late_container_gets_the_same_start(actor, place):
     scene = both(ready(), ready())
     [(_, first)] = do(actor, place, scene, Begin(A, (N0,)))
     [(_, second)] = do(actor, place, scene, Begin(A, (N1,)))
@@ -195,8 +188,8 @@ def test_who_is_told_later_is_told_of_the_same_whole(actor, place):
     assert third.rendezvous_port != first.rendezvous_port
 
 
-def test_gpus_are_named_as_the_job_wants(actor, place):
-    scene = make_scene(cast("a", {"n0": (1,)}, job_pods={"n0": ready()}, ids="uuid"))
+def test_gpus_are_named_by_uuid_or_index(actor, place):
+    scene = make_scene(cast("a", {"n0": (1,)}, n0=ready(), ids="uuid"))
     node = scene.nodes[N0]
     gpus = tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in node.gpus)
     scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
@@ -208,11 +201,8 @@ def test_gpus_are_named_as_the_job_wants(actor, place):
     assert said.gpus == ("1",)
 
 
-def test_what_cannot_be_said_to_one_job_is_said_to_the_others(actor, place):
-    scene = make_scene(
-        cast("a", {"n9": (0,)}, job_pods={"n9": ready()}),
-        cast("b", {"n0": (0,)}, job_pods={"n0": ready()}),
-    )
+def test_failure_of_one_job_leaves_others_alone(actor, place):
+    scene = make_scene(cast("a", {"n9": (0,)}, n9=ready()), cast("b", {"n0": (0,)}, n0=ready()))
     quarantine = Quarantine()
     commands = [Begin(A, (NodeName("n9"),)), Begin(JobId("b"), (N0,))]
     asyncio.run(actor.carry_out(commands, scene, quarantine=quarantine, slots=slots()))
@@ -223,7 +213,7 @@ def test_what_cannot_be_said_to_one_job_is_said_to_the_others(actor, place):
 # --- pods -----------------------------------------------------------------------------------
 
 
-def test_pods_are_booked_before_they_are_asked_for(actor, place):
+def test_pods_are_booked_before_launch(actor, place):
     scene = make_scene(cast("a", {"n0": (0,), "n1": (0,)}))
     commands = [Book(A, (N0, N1))]
     status = booked_statuses(commands, scene)[A]
@@ -233,19 +223,19 @@ def test_pods_are_booked_before_they_are_asked_for(actor, place):
     assert all(is_fresh(actor, pod) and has_asked(actor, pod) for pod in status.pods)
 
 
-def test_a_pod_of_a_predecessor_is_asked_for_and_not_taken_for_ours(actor, place):
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": Sat(asked=False)}))
+def test_inherited_pod_is_launched_but_not_fresh(actor, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=Sat(asked=False)))
     booking = scene.entries[A].status.pods[0]
     assert do(actor, place, scene, Launch(A0)) == [("launch", A, booking)]
     assert has_asked(actor, booking)
     assert not is_fresh(actor, booking)
 
 
-def test_a_pod_that_was_told_to_run_is_fresh_no_longer(actor, place):
+def test_pod_is_not_fresh_after_a_run(actor, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     do(actor, place, scene, Book(A, (N0,)))
     booking = Booking(N0, 1)
-    up = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
+    up = make_scene(cast("a", {"n0": (0,)}, n0=ready()))
     do(actor, place, up, Begin(A, (N0,)))
     assert not is_fresh(actor, booking)
 
@@ -253,50 +243,40 @@ def test_a_pod_that_was_told_to_run_is_fresh_no_longer(actor, place):
 @pytest.mark.parametrize(
     "command", [Halt(A0, checkpoint=True, leave=True), Remove(A0, "it is no longer needed")]
 )
-def test_that_a_pod_ends_that_was_sent_away_says_nothing_about_the_job(actor, place, command):
+def test_dismissed_pod_is_not_fresh(actor, place, command):
     do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
-    do(actor, place, make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()})), command)
+    do(actor, place, make_scene(cast("a", {"n0": (0,)}, n0=ready())), command)
     assert not is_fresh(actor, Booking(N0, 1))
 
 
-def test_a_pod_that_the_platform_does_not_take_is_asked_for_after_a_pause(actor, place):
+def test_refused_launch_is_retried_after_a_pause(actor, place):
     place.refuses = OSError("the quota is used up")
     do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     booking = Booking(N0, 1)
     assert not has_asked(actor, booking)
     assert actor._sent.refused.why((A, booking)) == "the quota is used up"
     place.refuses = None
-    later = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
+    later = make_scene(cast("a", {"n0": (0,)}, n0=PENDING))
     assert do(actor, place, later, Launch(A0)) == []
     do(actor, place, replace(later, now=NOW + FIRST_WAIT_S), Launch(A0))
     assert (has_asked(actor, booking), actor._sent.refused.why((A, booking))) == (True, "")
 
 
 @pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
-def test_a_pause_begins_with_the_refusal_that_comes_long_after_the_scene(actor, place, command):
-    """An API server that does not answer costs a request more than the first pauses are long."""
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
+def test_pause_begins_at_a_late_refusal(actor, place, command):
+    """A request to an API server that hangs takes longer than the first pauses."""
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=PENDING))
     place.refuses = OSError("no answer")
+    place.delay = 30
 
-    async def refuse_late():
-        place.holds = asyncio.Event()
-        acting = asyncio.create_task(
-            actor.carry_out([command], scene, quarantine=Quarantine(), slots=slots())
-        )
-        while not place.calls:
-            await asyncio.sleep(0)
-        place.now = NOW + 30
-        place.holds.set()
-        await acting
-        place.holds = None
+    do(actor, place, scene, command)
 
-    asyncio.run(refuse_late())
     assert do(actor, place, replace(scene, now=NOW + 30), command) == []
     assert len(do(actor, place, replace(scene, now=NOW + 30 + FIRST_WAIT_S), command)) == 1
 
 
 @living
-async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorded(actor, place):
+async def test_fenced_request_stops_further_records(actor, place):
     scene = make_scene(cast("a", {"n0": (0,)}))
     commands = [Book(A, (N0,))]
     scene = scene.with_statuses(booked_statuses(commands, scene))
@@ -309,7 +289,7 @@ async def test_that_somebody_else_leads_is_known_before_anything_more_is_recorde
         actor.check()
 
 
-def test_that_a_pod_is_told_to_run_is_recorded_before(actor):
+def test_use_of_a_pod_is_recorded_before_its_run(actor):
     """Without this record, every later leader knows that nothing can have begun in the pod."""
     scene = both(ready(), ready())
     assert booked_statuses([Halt(A0, checkpoint=True, leave=True)], scene) == {}
@@ -322,8 +302,8 @@ def test_that_a_pod_is_told_to_run_is_recorded_before(actor):
     )
 
 
-def test_a_refusal_with_a_remedy_is_logged_without_a_traceback(actor, place, caplog):
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": Sat(asked=False)}))
+def test_refusal_with_a_remedy_logs_no_traceback(actor, place, caplog):
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=Sat(asked=False)))
     place.refuses = NotTaken("the namespace is about to be deleted; submit the job in another one")
     do(actor, place, scene, Launch(A0))
     [record] = caplog.records
@@ -331,7 +311,7 @@ def test_a_refusal_with_a_remedy_is_logged_without_a_traceback(actor, place, cap
     assert "about to be deleted" in record.getMessage()
 
 
-def test_a_job_that_the_platform_does_not_let_go_stops_no_other(actor, place, caplog):
+def test_failed_forget_stops_no_other_job(actor, place, caplog):
     place.refuses = OSError("the rules of the house forbid it")
     scene = make_scene(cast("a"), cast("b"))
     for seconds in (0, FIRST_WAIT_S):
@@ -343,8 +323,8 @@ def test_a_job_that_the_platform_does_not_let_go_stops_no_other(actor, place, ca
         do(actor, place, replace(scene, now=NOW + 60), Forget(A))
 
 
-def test_a_pod_is_removed_once_and_again_after_a_while(actor, place):
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
+def test_pod_removal_is_repeated_after_a_minute(actor, place):
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=ready()))
     remove = Remove(A0, "it is silent", is_needed=True)
     assert do(actor, place, scene, remove) == [("remove", A0, "it is silent")]
     assert do(actor, place, replace(scene, now=NOW + 59), remove) == []
@@ -352,8 +332,8 @@ def test_a_pod_is_removed_once_and_again_after_a_while(actor, place):
 
 
 @pytest.mark.parametrize("command", [Launch(A0), Remove(A0, "it is silent"), Forget(A)])
-def test_what_could_not_be_done_is_tried_ever_more_rarely(actor, place, command):
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING}))
+def test_failed_requests_back_off(actor, place, command):
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=PENDING))
     place.refuses = OSError("away")
     tried = [
         second
@@ -365,10 +345,10 @@ def test_what_could_not_be_done_is_tried_ever_more_rarely(actor, place, command)
     assert do(actor, place, replace(scene, now=NOW + 200), command)
 
 
-# --- what is remembered ---------------------------------------------------------------------
+# --- state ---------------------------------------------------------------------------------
 
 
-def test_those_are_spoken_to_who_are_there(place):
+def test_contacts_follow_addresses(place):
     contacts = Contacts(place)
     here, there = Address(socket="/a"), Address(socket="/b")
     contacts.follow({}, {A0: here}, now=NOW)
@@ -382,9 +362,9 @@ def test_those_are_spoken_to_who_are_there(place):
     ]
 
 
-def test_since_when_a_pod_has_no_address_is_known(place):
+def test_contacts_know_how_long_a_pod_has_no_address(place):
     contacts = Contacts(place)
-    entries = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": PENDING})).entries
+    entries = make_scene(cast("a", {"n0": (0,)}, n0=PENDING)).entries
     contacts.follow(entries, {}, now=NOW)
     first = contacts.find(A0)
     contacts.follow(entries, {}, now=NOW + 5)
@@ -396,11 +376,11 @@ def test_since_when_a_pod_has_no_address_is_known(place):
     assert contacts.find(A0).since == NOW + 7
 
 
-def test_nothing_is_remembered_of_what_is_gone(actor, place):
+def test_gone_pods_leave_no_state(actor, place):
     place.refuses = OSError("away")
     do(actor, place, make_scene(cast("a", {"n0": (0,)})), Book(A, (N0,)))
     place.refuses = None
-    scene = make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": ready()}))
+    scene = make_scene(cast("a", {"n0": (0,)}, n0=ready()))
     do(actor, place, scene, Begin(A, (N0,)), Remove(A0, "it is silent"))
     actor._sent.keep({})
     actor._requests.keep({})

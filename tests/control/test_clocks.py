@@ -1,4 +1,4 @@
-"""The clock by which controllers decide, while the clock of the machine is set."""
+"""The controllers' clock while the machine's clock is set."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -10,7 +10,7 @@ from dljob.control.situation.status import Condition, ConditionType, Status
 
 
 class Machine:
-    """A machine whose clock can be set, and whose life goes on evenly."""
+    """A machine whose clock can be set while its steady clock runs on."""
 
     def __init__(self) -> None:
         self.wall, self.steady = 1_000_000.0, 500.0
@@ -27,7 +27,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0, -1e9, 1e9])
-def test_however_the_clock_is_set_time_goes_on_evenly_and_the_step_is_found_once(step):
+def test_steady_clock_finds_each_step_once(step):
     machine = Machine()
     clock = machine.clock()
     began = clock()
@@ -40,13 +40,13 @@ def test_however_the_clock_is_set_time_goes_on_evenly_and_the_step_is_found_once
     assert clock.step() == 0.0
     machine.live(5.0)
     assert clock() - began == pytest.approx(15.0)
-    # Set right again, that is found as well.
+    # A step back to the right time is found as well.
     machine.wall -= step
     assert clock.step() == pytest.approx(-step)
 
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
-def test_between_two_controllers_a_step_is_found_by_the_kernels_time(step):
+def test_step_between_controllers_is_found_by_kernel_time(step):
     machine = Machine()
     before = machine.reading()
     machine.live(100.0)
@@ -55,19 +55,19 @@ def test_between_two_controllers_a_step_is_found_by_the_kernels_time(step):
     assert find_step(before, machine.reading(), latest=machine.wall) == pytest.approx(step)
 
 
-def test_after_a_boot_only_what_lies_in_the_future_tells_of_a_step():
+def test_after_a_boot_only_future_times_show_a_step():
     machine = Machine()
     before = machine.reading()
     machine.wall += 7200.0
     machine.steady = 3.0
     assert find_step(before, machine.reading("second"), latest=machine.wall - 60.0) == 0.0
-    # Also a kernel that does not tell its boots has counted less by then.
+    # A kernel without boot ids has counted less by then, too.
     assert find_step(before, machine.reading("first"), latest=machine.wall - 60.0) == 0.0
     machine.wall -= 7200.0 + 600.0
     assert find_step(before, machine.reading("second"), latest=before.at + 60.0) == -660.0
 
 
-def test_all_times_of_a_status_are_moved_and_what_never_was_stays_so():
+def test_moved_shifts_all_times_of_a_status():
     times = {each.name for each in fields(Status) if each.name.endswith("_at")}
     never = moved(Status(), 100.0)
     assert never == Status()

@@ -1,12 +1,13 @@
 """
-The knowledge of a SideCar never goes backwards, and never misses a GPU that it may yet take.
+Knowledge of a SideCar never goes backwards, and includes every GPU that the SideCar may still take.
 
-The SideCar here is the real table; only its processes and the network are played, because the
-network has to lose, delay and reorder messages as hypothesis likes.
+The SideCar uses its real behaviour table; processes and network are played, so that hypothesis can
+lose, delay and reorder messages.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -17,7 +18,6 @@ from dljob.control.sidecars.contacts import Answer, ContactLog, Ticket
 from dljob_sidecar.behaviour.events import CheckpointDone, Gone, RankEnded, Started, Told
 from dljob_sidecar.behaviour.machine import Limits, Machine, react
 from dljob_wire.messages import (
-    Peer,
     Phase,
     Problem,
     Progress,
@@ -25,29 +25,17 @@ from dljob_wire.messages import (
     Refused,
     Run,
     State,
-    Stop,
     Target,
     Term,
 )
+from tests.control import scenes
+from tests.control.scenes import state_of
 
 FIRST, SECOND = "first-start", "second-start"
 
 
-def run(generation: int, *gpus: int, epoch: int = 1, incarnation: str = FIRST) -> Run:
-    return Run(
-        epoch=epoch,
-        generation=generation,
-        incarnation=incarnation,
-        gpus=tuple(str(gpu) for gpu in gpus),
-        rank_offset=0,
-        world_size=1,
-        peers=(Peer("localhost", 1),),
-        rendezvous_port=20000,
-    )
-
-
-def stop(generation: int, *, epoch: int = 1, incarnation: str = FIRST) -> Stop:
-    return Stop(epoch=epoch, generation=generation, incarnation=incarnation)
+run = partial(scenes.run, epoch=1, incarnation=FIRST)
+stop = partial(scenes.stop, epoch=1, incarnation=FIRST)
 
 
 def state(version: int, *, target: Target | None = None, incarnation: str = FIRST, **more: Any):
@@ -63,7 +51,7 @@ def refusal(error: Refused, *, epoch: int = 1, generation: int = 0) -> Refusal:
 
 
 def met(first: State | None = None) -> ContactLog:
-    """Make the acquaintance of a SideCar that has said something."""
+    """A log of a SideCar that has answered once."""
     known = ContactLog(now=10.0)
     known.hear(first or state(1), asked=known.ask(), now=11.0)
     return known
@@ -73,17 +61,17 @@ def unanswered(known: ContactLog) -> tuple[Run, ...]:
     return known.contact.unanswered
 
 
-# --- the order of what is heard -----------------------------------------------------------
+# --- the order of answers ------------------------------------------------------------------
 
 
-def test_the_first_answer_makes_it_reachable_and_is_news():
+def test_first_answer_makes_it_reachable():
     known = ContactLog(now=10.0)
     assert known.hear(state(1), asked=known.ask(), now=11.0) is Answer.MATERIAL
     contact = known.contact
     assert (contact.reachable, contact.since, contact.first_seen) == (True, 11.0, 11.0)
 
 
-def test_figures_that_change_without_a_version_are_taken_from_a_later_question_only():
+def test_unversioned_figures_come_only_from_later_questions():
     known = met()
     asked_before = known.ask()
     fresh, old = Progress(iteration=9), Progress(iteration=8)
@@ -93,7 +81,7 @@ def test_figures_that_change_without_a_version_are_taken_from_a_later_question_o
     assert known.contact.state == state(1, progress=fresh)
 
 
-def test_progress_is_told_from_what_is_material():
+def test_progress_is_distinguished_from_material_news():
     known = met()
     moved = state(2, progress=Progress(iteration=5))
     assert known.hear(moved, asked=known.ask(), now=12.0) is Answer.PROGRESS
@@ -101,7 +89,7 @@ def test_progress_is_told_from_what_is_material():
     assert known.hear(trouble, asked=known.ask(), now=12.0) is Answer.MATERIAL
 
 
-def test_another_incarnation_in_answer_to_an_earlier_question_says_nothing():
+def test_late_answer_of_a_former_incarnation_is_ignored():
     known = met(state(7))
     asked_of_the_first = known.ask()
     known.hear(state(1, incarnation=SECOND), asked=known.ask(), now=20.0)
@@ -110,7 +98,7 @@ def test_another_incarnation_in_answer_to_an_earlier_question_says_nothing():
     assert known.contact.reachable
 
 
-def test_silence_lasts_from_the_first_failure_to_the_next_answer():
+def test_silence_lasts_from_first_failure_to_next_answer():
     known = met()
     known.lose("refused", 12.0)
     known.lose("refused again", 13.0)
@@ -125,7 +113,7 @@ def test_silence_lasts_from_the_first_failure_to_the_next_answer():
 # --- targets ------------------------------------------------------------------------------
 
 
-def test_a_run_is_unanswered_from_the_moment_it_is_declared_until_its_term_is_heard_of():
+def test_run_is_unanswered_until_its_term_is_heard():
     known, target = met(), run(3, 0, 1)
     assert known.declare(target)
     assert unanswered(known) == (target,)
@@ -139,7 +127,7 @@ def test_a_run_is_unanswered_from_the_moment_it_is_declared_until_its_term_is_he
     assert known.contact.declared == target
 
 
-def test_to_declare_the_same_or_something_older_changes_nothing():
+def test_older_or_equal_declaration_changes_nothing():
     known, target = met(), run(3, 0)
     known.declare(target)
     before = known.contact
@@ -148,21 +136,21 @@ def test_to_declare_the_same_or_something_older_changes_nothing():
     assert known.contact is before
 
 
-def test_what_is_meant_for_another_incarnation_is_void():
+def test_declaration_for_another_incarnation_is_void():
     known = met()
     assert not known.declare(run(3, 0, incarnation=SECOND))
     assert known.contact.declared is None
     assert not ContactLog(now=1.0).declare(run(3, 0))
 
 
-def test_what_the_sidecar_wants_already_need_not_be_said():
+def test_target_the_sidecar_already_has_is_not_sent():
     target = run(3, 0)
     known = met(state(5, target=target))
     assert not known.declare(run(3, 0))
     assert known.contact.declared == target
 
 
-def test_a_new_incarnation_makes_everything_void_that_was_told_to_the_old_one():
+def test_new_incarnation_voids_old_declarations():
     known = met()
     known.declare(run(3, 0, 1))
     known.send()
@@ -173,14 +161,14 @@ def test_a_new_incarnation_makes_everything_void_that_was_told_to_the_old_one():
     assert unanswered(known) == ()
 
 
-def test_a_run_that_was_never_sent_cannot_arrive():
+def test_unsent_run_cannot_arrive():
     known = met()
     known.declare(run(3, 0, 1))
     known.declare(stop(4))
     assert unanswered(known) == ()
 
 
-def test_what_may_be_on_its_way_does_not_pile_up():
+def test_overtaken_runs_do_not_pile_up():
     known = met()
     for generation in range(3, 103, 2):
         known.declare(run(generation, generation % 3))
@@ -189,7 +177,7 @@ def test_what_may_be_on_its_way_does_not_pile_up():
     assert len(known.contact.overtaken) == 3
 
 
-def test_what_waits_in_the_sidecar_for_the_end_of_what_runs_is_coming_too():
+def test_target_waiting_in_the_sidecar_counts_as_coming():
     waiting = state(
         6,
         target=run(5, 0, 1),
@@ -206,11 +194,11 @@ def test_what_waits_in_the_sidecar_for_the_end_of_what_runs_is_coming_too():
     assert known.contact.coming == ()
 
 
-# --- what it refuses ----------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [Refused.OTHER_INCARNATION, Refused.LEAVING])
-def test_what_nobody_is_to_blame_for_is_dropped_and_no_problem(error):
+def test_harmless_refusal_drops_the_target_without_a_problem(error):
     known, target = met(), run(3, 0)
     known.declare(target)
     known.refuse(target, refusal(error), 12.0)
@@ -220,7 +208,7 @@ def test_what_nobody_is_to_blame_for_is_dropped_and_no_problem(error):
 
 
 @pytest.mark.parametrize("error", [Refused.OLDER, Refused.CONFLICT])
-def test_what_was_overtaken_is_dropped_and_told_of(error):
+def test_overtaken_target_is_dropped_with_a_problem(error):
     known, target = met(), run(3, 0)
     known.declare(target)
     known.refuse(target, refusal(error, generation=5), 12.0)
@@ -229,7 +217,7 @@ def test_what_was_overtaken_is_dropped_and_told_of(error):
     assert error.value in known.contact.problem
 
 
-def test_what_may_be_accepted_later_stays_and_is_told_of_until_something_newer_is_declared():
+def test_retryable_refusal_stays_until_a_newer_declaration():
     for error in (Refused.MALFORMED, Refused.BROKEN, Refused.TOO_LARGE):
         known, target = met(), run(3, 0)
         known.declare(target)
@@ -242,7 +230,7 @@ def test_what_may_be_accepted_later_stays_and_is_told_of_until_something_newer_i
         assert known.contact.problem == ""
 
 
-def test_a_refusal_of_what_was_given_up_says_nothing_of_what_is_declared_now():
+def test_refusal_of_an_old_target_leaves_the_new_one():
     known, old, new = met(), run(3, 0), stop(4)
     known.declare(old)
     known.declare(new)
@@ -254,20 +242,18 @@ def test_a_refusal_of_what_was_given_up_says_nothing_of_what_is_declared_now():
 # --- the laws, over a network that loses, delays and reorders -----------------------------
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     ticket: Ticket
     target: Target | None = None
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     question: Question
     said: State | Refused
 
 
 class Network(RuleBasedStateMachine):
-    """A SideCar by its real table, and everything between it and us in any order."""
+    """A SideCar with its real table, and a network that delivers in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,19 +277,7 @@ class Network(RuleBasedStateMachine):
         return reaction.refused
 
     def state(self) -> State:
-        machine = self.machine
-        return State(
-            incarnation=machine.incarnation,
-            version=self.version,
-            phase=machine.phase,
-            released=machine.released,
-            epoch=machine.term.epoch,
-            generation=machine.term.generation,
-            target=machine.target,
-            held=machine.held,
-            held_generation=0 if machine.run is None else machine.run.generation,
-            leaving=machine.is_leaving,
-        )
+        return state_of(self.machine, self.version)
 
     @initialize()
     def meet(self):
@@ -311,7 +285,7 @@ class Network(RuleBasedStateMachine):
         self.answer_question(0)
         self.hear(0)
 
-    # --- what we do
+    # --- the controller
 
     @rule(gpus=st.sets(st.integers(0, 3)), step=st.integers(1, 2))
     def declare(self, gpus, step):
@@ -337,7 +311,7 @@ class Network(RuleBasedStateMachine):
     def declared(self) -> Target | None:
         return self.known.contact.declared
 
-    # --- what the network does
+    # --- the network
 
     @precondition(lambda self: self.questions)
     @rule(at=st.integers(0, 99))
@@ -371,7 +345,7 @@ class Network(RuleBasedStateMachine):
         self.answers.pop(at % len(self.answers))
         self.known.lose("lost", 1.0)
 
-    # --- what becomes of the SideCar
+    # --- the SideCar
 
     @rule(made=st.sampled_from([Started, CheckpointDone]))
     def go_on(self, made):
@@ -395,7 +369,7 @@ class Network(RuleBasedStateMachine):
     # --- the laws
 
     def may_take(self) -> set[str]:
-        """Every GPU that it holds, or will, if nothing more is sent."""
+        """Every GPU that it holds, or will hold if the controller sends nothing more."""
         machine = self.machine
         runs = [machine.target] + [
             question.target
@@ -427,7 +401,7 @@ class Network(RuleBasedStateMachine):
             self.best = now
 
     def teardown(self):
-        """After every history, a contact that asks once more and is answered knows everything."""
+        """After every history, one more answered question brings complete knowledge."""
         self.known.hear(self.state(), asked=self.known.ask(), now=1.0)
         assert self.known.contact.state == self.state()
 

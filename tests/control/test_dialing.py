@@ -1,4 +1,4 @@
-"""How a controller and SideCars make sure of each other on a network. The handshakes are real."""
+"""Controllers and SideCars authenticate each other on a network, with real handshakes."""
 
 import shutil
 import ssl
@@ -62,7 +62,7 @@ def at(container, name: str = job_name(JOB)) -> Address:
 
 
 @living
-async def test_whoever_cannot_prove_to_be_the_sidecar_of_the_job_is_told_nothing(people):
+async def test_sidecar_with_the_wrong_name_gets_no_message(people):
     async with networked(people) as container, calling_as(people.controller) as caller:
         caller.follow(at(container, "another.job.dljob"))
         contact = await caller.until(lambda contact: contact.problem)
@@ -74,7 +74,7 @@ async def test_whoever_cannot_prove_to_be_the_sidecar_of_the_job_is_told_nothing
 
 
 @living
-async def test_a_sidecar_of_another_authority_is_a_stranger(people):
+async def test_sidecar_of_another_authority_is_a_stranger(people):
     forger = Authority("another authority").issue(people.folder / "forger", CONTROLLER)
     async with networked(people) as container, calling_as(forger) as caller:
         caller.follow(at(container))
@@ -84,9 +84,7 @@ async def test_a_sidecar_of_another_authority_is_a_stranger(people):
 
 
 @living
-async def test_a_sidecar_whose_certificate_is_over_is_known_to_be_there_until_it_has_another_one(
-    people,
-):
+async def test_expired_sidecar_certificate_is_outdated_until_renewal(people):
     people.authority.issue(people.sidecar, job_name(JOB), days=-1)
     async with networked(people) as container, calling_as(people.controller) as caller:
         caller.follow(at(container))
@@ -100,7 +98,7 @@ async def test_a_sidecar_whose_certificate_is_over_is_known_to_be_there_until_it
 
 
 @living
-async def test_a_controller_that_the_sidecar_does_not_accept_is_told_why(people):
+async def test_controller_with_the_wrong_name_learns_why(people):
     stranger = people.authority.issue(people.folder / "stranger", "www.example.org")
     async with networked(people) as container, calling_as(stranger) as caller:
         caller.follow(at(container))
@@ -110,7 +108,7 @@ async def test_a_controller_that_the_sidecar_does_not_accept_is_told_why(people)
 
 
 @living
-async def test_without_certificates_it_says_what_is_missing(people):
+async def test_missing_certificates_are_named(people):
     async with networked(people) as container:
         async with calling_as(None) as caller:
             caller.follow(at(container))
@@ -123,7 +121,7 @@ async def test_without_certificates_it_says_what_is_missing(people):
 
 
 @living
-async def test_renewed_certificates_are_used_without_a_word(people):
+async def test_renewed_certificates_are_used_silently(people):
     async with networked(people) as container, calling_as(people.controller) as caller:
         await caller.meet(at(container))
         await container.polled()
@@ -138,7 +136,7 @@ async def test_renewed_certificates_are_used_without_a_word(people):
 
 
 class Clock:
-    """A time that stands still until it is set."""
+    """A time that changes only when it is set."""
 
     time = 0.0
 
@@ -147,12 +145,12 @@ class Clock:
 
 
 def replace_file(file: Path, source: Path) -> None:
-    """Put another file in its place, known by its number: two of one size may be written within one tick."""
+    """Replace a file by another inode: two files of one size may be written within one tick."""
     shutil.copy(source, file.with_suffix(".next"))
     file.with_suffix(".next").replace(file)
 
 
-def test_half_written_certificates_do_not_replace_those_in_use(people, caplog):
+def test_half_written_certificates_are_not_used(people, caplog):
     clock = Clock()
     ours = Credentials(str(people.controller), renewal_seconds=5.0, now=clock.now)
     first = ours.context()
@@ -170,7 +168,7 @@ def test_half_written_certificates_do_not_replace_those_in_use(people, caplog):
     assert ours.context() is not first
 
 
-def test_certificates_that_appear_later_are_found(people):
+def test_later_certificates_are_found(people):
     clock = Clock()
     folder = people.folder / "late"
     ours = Credentials(str(folder), renewal_seconds=5.0, now=clock.now)
@@ -183,8 +181,8 @@ def test_certificates_that_appear_later_are_found(people):
     assert ours.context().get_ca_certs()
 
 
-def test_tls_1_2_is_not_even_offered(people):
-    """A SideCar takes only 1.3, so what answers in 1.2 is something else, and learns no certificate."""
+def test_tls_1_2_is_not_offered(people):
+    """SideCars accept only 1.3, so a server with 1.2 is no SideCar, and gets no certificate."""
     credentials = Credentials(str(people.controller), renewal_seconds=0.0, now=lambda: 0.0)
     older = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     older.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -198,7 +196,7 @@ def test_tls_1_2_is_not_even_offered(people):
         server.do_handshake()
 
 
-def test_progress_is_asked_for_at_a_pace_that_follows_how_many_there_are():
+def test_progress_pace_follows_the_number_of_sidecars():
     settings = DialSettings(
         progress_seconds=1.0, progress_per_second=250.0, longest_progress_seconds=45.0
     )

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dljob.control.acting.recording import Records
-from dljob.control.judging.trust.distrusting import DistrustedPods
+from dljob.control.judging.distrusting import DistrustedPods
 from dljob.control.observing import Observer
 from dljob.control.scheduling import Options
 from dljob.control.situation.dialer import Contact, Contacts, ForeignEpoch
@@ -40,12 +40,9 @@ class Record:
 
 
 def scene_of(state: State | None, **rest: Any) -> Scene:
-    """A job with GPU 0 of n0, and another one with GPU 1; the first says this."""
+    """A job with GPU 0 of n0 whose SideCar reports ``state``, and another job with GPU 1."""
     sat = Sat(state, **rest)
-    return make_scene(
-        play("a", {"n0": [0]}, job_pods={"n0": sat}),
-        play("b", {"n0": [1]}, job_pods={"n0": running(run(3, 1))}),
-    )
+    return make_scene(play("a", {"n0": [0]}, n0=sat), play("b", {"n0": [1]}, n0=running(run(3, 1))))
 
 
 def pod_in(scene: Scene) -> JobPod:
@@ -54,21 +51,21 @@ def pod_in(scene: Scene) -> JobPod:
 
 
 def examine(
-    scene: Scene, told: Commanded | None = None, record: Record | None = None, **rest: Any
+    scene: Scene, sent: Commanded | None = None, record: Record | None = None, **rest: Any
 ) -> tuple[DistrustedPods, str]:
-    """Hear the first job's SideCar; returns why it is not trusted."""
+    """Examine the first job's report; return the reason to distrust it, too."""
     distrust = DistrustedPods(cast(Platform, record or Record()), EPOCH, **rest)
     job_pod = pod_in(scene)
     commanded: Mapping[Any, Commanded] = {}
-    if told is not None:
-        commanded = {(job_pod.key.job, job_pod.booking): told}
+    if sent is not None:
+        commanded = {(job_pod.key.job, job_pod.booking): sent}
     asyncio.run(distrust.examine(scene, [job_pod], commanded=commanded))
     lie = distrust.found.get((job_pod.key.job, job_pod.booking, job_pod.pod.start))
     return distrust, lie.sentence if lie is not None else ""
 
 
 def doubted(epoch: int, installation: str = "", *, state: State | None = None) -> Scene:
-    """The first job's SideCar says that it obeys another controller."""
+    """The first job's SideCar obeys another controller."""
     scene = scene_of(state, since=1.0, reachable=False)
     job_pod = pod_in(scene)
     contact = replace(job_pod.contact, foreign=ForeignEpoch(epoch, installation))
@@ -82,29 +79,29 @@ def with_job_pod(scene: Scene, job_pod: JobPod) -> Scene:
 OURS = Commanded(run(3, 0), NOW - 1.0, frozenset({"0"}))
 
 
-def test_what_it_was_told_and_does_is_believed():
+def test_obedient_sidecar_is_believed():
     for state in (running(run(3, 0)), after(run(3, 0))):
         assert examine(scene_of(state), OURS)[1] == ""
 
 
 @pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH + MOST_JUMP + 1, HIGHEST])
-def test_a_later_leader_that_is_not_recorded_is_a_lie_of_a_pod_of_ours(epoch):
+def test_unrecorded_later_leader_is_a_lie(epoch):
     record = Record()
     _, why = examine(doubted(epoch, state=running(run(3, 0))), OURS, record)
     assert f"epoch {epoch}" in why
     assert record.asked == 1
 
 
-def test_a_later_leader_that_is_recorded_ends_the_controller():
+def test_recorded_later_leader_ends_the_controller():
     with pytest.raises(Fenced, match="obeys another controller"):
         examine(doubted(EPOCH + 1), None, Record(is_overtaken=True))
 
 
-def test_what_obeyed_later_leaders_than_are_recorded_has_outlived_a_restore():
+def test_later_epochs_than_recorded_mean_a_restored_record():
     distrust, why = examine(doubted(EPOCH + 5))
     assert why == ""
     with pytest.raises(Behind, match="restored from a backup") as behind:
-        distrust.rise()
+        distrust.end_meeting()
     assert behind.value.epoch == EPOCH + 6
 
 
@@ -117,32 +114,28 @@ def test_what_obeyed_later_leaders_than_are_recorded_has_outlived_a_restore():
     ],
     ids=["too far", "of another installation", "once is enough"],
 )
-def test_no_word_of_a_sidecar_uses_up_the_epochs(scene, may_rise):
+def test_report_of_a_sidecar_cannot_use_up_epochs(scene, may_rise):
     distrust, why = examine(scene, may_rise=may_rise)
     assert "it obeys another controller" in why
-    distrust.rise()
+    distrust.end_meeting()
 
 
 def lies() -> dict[str, tuple[State, Commanded | None, str]]:
     trains = running(run(3, 0))
     return {
-        "never told": (trains, None, "has sent it no command"),
-        "newer than told": (
-            running(run(HIGHEST, 0)),
+        "never sent": (trains, None, "has sent it no command"),
+        "newer than sent": (running(run(HIGHEST, 0)), OURS, f"obeys generation {HIGHEST} of this"),
+        "other than sent": (
+            running(run(3, 1)),
             OURS,
-            f"obeys generation {HIGHEST} of this controller",
+            "obeys another command of generation 3",
         ),
-        "other than told": (running(run(3, 1)), OURS, "obeys another command of generation 3"),
         "newer than decided": (running(run(HIGHEST, 0, epoch=1)), None, "the latest decided is 3"),
         "another command shown": (replace(trains, generation=2), OURS, "shows another command"),
         "released and held": (replace(trains, released=True), OURS, "contradicts that"),
         "trains without GPUs": (replace(trains, held=()), OURS, "contradicts that"),
         "rests and holds": (replace(trains, phase=Phase.STOPPED), OURS, "contradicts that"),
-        "holds more": (
-            replace(trains, held=("0", "1", "2")),
-            OURS,
-            "other GPUs than those of the command",
-        ),
+        "holds more": (replace(trains, held=("0", "1", "2")), OURS, "other GPUs than those of the"),
         "held more before": (
             replace(after(run(3, 0), Started(1), run(5, 0)), held=("0", "1")),
             replace(OURS, target=run(5, 0)),
@@ -152,23 +145,18 @@ def lies() -> dict[str, tuple[State, Commanded | None, str]]:
 
 
 @pytest.mark.parametrize("name", lies())
-def test_what_cannot_be_is_found(name):
-    state, told, expected = lies()[name]
-    assert expected in examine(scene_of(state), told)[1]
+def test_impossible_report_is_found(name):
+    state, sent, expected = lies()[name]
+    assert expected in examine(scene_of(state), sent)[1]
 
 
-def test_what_a_restored_record_does_not_know_is_still_held():
-    """
-    An earlier controller recorded this start before it ordered it: no other job is given these
-    GPUs.
-    """
-    state = running(run(3, 0, 2, epoch=1))
-    assert examine(scene_of(state))[1] == ""
+def test_start_that_a_restored_record_lacks_is_believed():
+    """An earlier controller recorded this start before it ordered it: no other job is given these GPUs."""
+    assert examine(scene_of(running(run(3, 0, 2, epoch=1))))[1] == ""
 
 
-def test_an_inherited_pod_that_holds_what_another_job_was_given_is_ended_and_keeps_it_until_then():
-    state = running(run(3, 0, 1, epoch=1))
-    scene = scene_of(state)
+def test_inherited_pod_keeps_a_contested_gpu_until_its_end():
+    scene = scene_of(running(run(3, 0, 1, epoch=1)))
     distrust, why = examine(scene)
     assert "was decided for b" in why
     job_pod = pod_in(scene)
@@ -180,7 +168,7 @@ def test_an_inherited_pod_that_holds_what_another_job_was_given_is_ended_and_kee
     assert len(after_it.holders[mine]) == 2
 
 
-def test_one_that_does_not_do_what_it_is_told_is_ended_in_time():
+def test_disobedient_sidecar_is_ended_in_time():
     state = running(run(3, 0))
     at = NOW - 60.0 - 10.0 - 300.0
     late = Commanded(stop(4), at - 1.0, frozenset({"0"}))
@@ -191,7 +179,7 @@ def test_one_that_does_not_do_what_it_is_told_is_ended_in_time():
     assert examine(scene_of(stuck), replace(late, at=NOW - 2300.0))[1] != ""
 
 
-def test_of_what_is_not_trusted_nothing_counts_and_its_gpus_stay_with_it():
+def test_untrusted_pod_keeps_its_gpus():
     scene = scene_of(after(run(3, 0), Started(1)))
     job_pod = replace(pod_in(scene), untrusted="it lies")
     assert job_pod.state is None
@@ -199,16 +187,15 @@ def test_of_what_is_not_trusted_nothing_counts_and_its_gpus_stay_with_it():
     assert {ref.number for ref in with_job_pod(scene, job_pod).may_hold(job_pod)} == {0}
 
 
-def test_another_start_by_the_platforms_word_is_another_witness():
+def test_another_container_start_is_another_witness():
     scene = doubted(HIGHEST)
     distrust, why = examine(scene, may_rise=False)
     assert why
     job_pod = pod_in(scene)
-    again = (job_pod.key.job, job_pod.booking, "17 4711")
-    assert again not in distrust.found
+    assert (job_pod.key.job, job_pod.booking, "17 4711") not in distrust.found
 
 
-def test_one_that_was_started_again_has_its_time_anew():
+def test_restarted_sidecar_gets_new_time_to_obey():
     again = after(incarnation="y")
     long_ago = Commanded(run(3, 0), 1.0, frozenset({"0"}))
     assert examine(scene_of(again), long_ago)[1] == ""
@@ -216,14 +203,14 @@ def test_one_that_was_started_again_has_its_time_anew():
     assert "has still not done so" in examine(scene_of(again), restless)[1]
 
 
-def test_a_start_by_the_platforms_word_has_its_time_whatever_was_said_before_it():
+def test_container_start_resets_the_time_to_obey():
     late = Commanded(run(3, 0), 1.0, frozenset({"0"}), restarts=(NOW,) * MOST_RESTARTS, start="7")
     assert examine(scene_of(after(incarnation="y"), pod={"start": "8"}), late)[1] == ""
     assert examine(scene_of(after(incarnation="y"), pod={"start": "7"}), late)[1] != ""
 
 
 class Cluster(Record):
-    """A platform that shows the pods of a scene; it says who leads after another report has come."""
+    """A platform with the pods of a scene; a late report arrives when it is asked for the leader."""
 
     def __init__(self, scene: Scene, reports: "Reports", late: tuple[PodKey, Contact]) -> None:
         super().__init__()
@@ -248,7 +235,7 @@ class Cluster(Record):
 
 
 class Reports:
-    """The contacts of a scene, as a dialer would know them."""
+    """The contacts of a scene, as a dialer has them."""
 
     def __init__(self, scene: Scene) -> None:
         self.contacts = {
@@ -264,13 +251,13 @@ class Reports:
         return self.contacts[key]
 
 
-def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
-    inherited = play("b", {"n0": [1]}, job_pods={"n0": running(run(3, 1, epoch=EPOCH - 1))})
+def test_report_during_the_leader_check_is_examined():
+    inherited = play("b", {"n0": [1]}, n0=running(run(3, 1, epoch=EPOCH - 1)))
     doubtful = doubted(EPOCH + 1, state=running(run(3, 0)))
-    own = play("a", {"n0": [0]}, job_pods={"n0": Sat(None)})
+    own = play("a", {"n0": [0]}, n0=Sat(None))
     scene = with_job_pod(make_scene(own, inherited), pod_in(doubtful))
     b = PodKey(JobId("b"), NodeName("n0"))
-    # Nothing was commanded, so that a SideCar cannot obey this controller.
+    # The controller has commanded nothing, so that no SideCar can obey it.
     late = Contact(running(run(3, 1)), reachable=True)
     reports = Reports(scene)
     platform = cast(Platform, Cluster(scene, reports, (b, late)))
@@ -285,10 +272,10 @@ def test_a_report_that_comes_while_it_is_asked_who_leads_is_examined_too():
         clock=lambda: NOW,
     )
     found = asyncio.run(observer.observe())
-    told = {
+    reasons = {
         job: job_pod.untrusted
         for job, job_pods in found.job_pods.items()
         for job_pod in job_pods.values()
     }
-    assert "epoch 3" in told[JobId("a")]
-    assert "has sent it no command" in told[JobId("b")]
+    assert "epoch 3" in reasons[JobId("a")]
+    assert "has sent it no command" in reasons[JobId("b")]

@@ -1,4 +1,4 @@
-"""A job whose training ended well is done, whatever was asked of it meanwhile, and is not started again."""
+"""A job whose training ended well is done in spite of pending commands, and starts no more."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ from dljob.control.judging.judging import judge
 from dljob.control.situation.ports import PodPhase
 from dljob.control.situation.status import StartNumber, Status, Trust
 from dljob.core.model import JobId, NodeName, Phase, Training
-from dljob.core.model.jobs import Progress as Source
+from dljob.core.model import Progress as Source
 from dljob_sidecar.behaviour.events import (
     CheckpointDone,
     CheckpointFailed,
@@ -20,7 +20,7 @@ from dljob_sidecar.behaviour.events import (
 from dljob_wire.codec import decode_left, encode_left
 from dljob_wire.messages import Phase as SideCarPhase
 from dljob_wire.messages import Problem, Progress, Saving, State, Target, Trial
-from tests.control.scenes import Sat, after, cast, make_scene, new, run, stop
+from tests.control.scenes import Sat, after, cast, make_scene, run, stop
 
 TOTAL = Training(iterations=1000)
 ALL = Progress(iteration=1000, begun=True)
@@ -39,12 +39,11 @@ def judged(sat: Sat | State, holds: dict[str, list[int]] | None, **rest: Any) ->
         "running": 5,
         "containers": 1,
     }
-    scene = make_scene(cast("a", holds, job_pods={"n0": sat}, **(given | rest)))
-    [verdict] = judge(scene).values()
+    [verdict] = judge(make_scene(cast("a", holds, n0=sat, **(given | rest)))).values()
     return verdict.status
 
 
-def test_an_end_before_a_stop_took_effect_is_the_end_of_the_job():
+def test_end_before_a_stop_took_effect_completes_the_job():
     stopped = after(*BEGUN, stop(6), *ENDED, progress=LAST_REPORT)
     assert stopped.phase is SideCarPhase.EXITED
     for phase, suspend in (
@@ -56,7 +55,7 @@ def test_an_end_before_a_stop_took_effect_is_the_end_of_the_job():
         assert after_it.phase is Phase.COMPLETED, (phase, suspend)
 
 
-def test_a_pod_that_has_left_and_ended_still_says_how_its_training_ended():
+def test_ended_pod_still_reports_its_exit():
     """As with ``recreate``, a preemption or a drain."""
     left = after(*BEGUN, stop(6, leave=True), *ENDED, progress=ALL)
     assert (left.phase, left.leaving) == (SideCarPhase.EXITED, True)
@@ -67,7 +66,7 @@ def test_a_pod_that_has_left_and_ended_still_says_how_its_training_ended():
         assert judged(ended, None, phase=Phase.QUEUED).phase is Phase.COMPLETED
 
 
-def test_what_a_sidecar_left_behind_says_how_its_training_ended_when_no_controller_had_heard_it():
+def test_left_message_reports_the_end_to_a_new_controller():
     exited = after(*BEGUN, stop(6, leave=True), *ENDED, progress=LAST_REPORT)
     terminated = after(*BEGUN, stop(6, leave=True), CheckpointTimedOut(1), *ENDED, progress=ALL)
     for state in (exited, terminated):
@@ -75,7 +74,7 @@ def test_what_a_sidecar_left_behind_says_how_its_training_ended_when_no_controll
         for sat in (
             Sat(phase=PodPhase.ENDED, pod=left),
             # The SideCar was killed, and the next start of its container knows nothing.
-            Sat(new("y"), pod=left),
+            # The SideCar was killed, and its next incarnation knows nothing.
             Sat(phase=PodPhase.PENDING, pod=left),
         ):
             for suspend in (True, False):
@@ -84,22 +83,22 @@ def test_what_a_sidecar_left_behind_says_how_its_training_ended_when_no_controll
                 assert status.iteration == state.progress.iteration
 
 
-def test_what_was_left_behind_before_the_present_start_says_nothing_about_it():
+def test_left_message_of_a_former_start_is_ignored():
     former = replace(after(*BEGUN, stop(6), *ENDED, progress=ALL), incarnation="w")
     running = after(run(7, 0), Started(1), progress=SOME)
     sat = Sat(running, pod={"left": decode_left(encode_left(former))})
     status = judged(sat, {"n0": [0]}, generation=3)
     assert (status.phase, status.iteration) == (Phase.RUNNING, 340)
-    # A new controller has not heard of the present start yet.
+    # A new controller has no report of the present start yet.
     unheard = Sat(pod={"left": sat.pod["left"]})
     known: dict[str, Any] = {"generation": 3, "running": 7, "heard": 7, "iteration": 340}
-    scene = make_scene(cast("a", {"n0": [0]}, job_pods={"n0": unheard}, training=TOTAL, **known))
+    scene = make_scene(cast("a", {"n0": [0]}, n0=unheard, training=TOTAL, **known))
     [verdict] = judge(scene).values()
     assert (verdict.status.iteration, verdict.status.heard) == (340, 7)
     assert not verdict.status.is_final
 
 
-def test_an_untrusted_sidecar_is_not_believed_what_it_left_behind_either():
+def test_left_message_of_an_untrusted_sidecar_is_ignored():
     state = after(*BEGUN, stop(6), *ENDED, progress=ALL)
     job_pod = Sat(phase=PodPhase.ENDED, pod={"left": state}).job_pod(JobId("a"), NodeName("n0"))
     assert job_pod.state is state
@@ -109,8 +108,8 @@ def test_an_untrusted_sidecar_is_not_believed_what_it_left_behind_either():
     assert replace(up, untrusted="it lies").at_its_end(StartNumber(5)).state is None
 
 
-def test_an_end_that_may_be_the_answer_to_a_stop_is_judged_by_the_count():
-    """The training was terminated, or it exits when it has saved itself."""
+def test_end_after_a_stop_is_judged_by_the_iteration_count():
+    """The training was terminated, or it exits once it has saved."""
     ends: dict[str, tuple[Event | Target, ...]] = {
         "terminated": (stop(6), CheckpointTimedOut(1), *ENDED),
         "saved by its end": (stop(6), RankEnded(1, 0, 0), CheckpointDone(1), Gone(1)),
@@ -119,19 +118,19 @@ def test_an_end_that_may_be_the_answer_to_a_stop_is_judged_by_the_count():
         stopped = after(*BEGUN, *events, progress=ALL)
         assert stopped.phase is SideCarPhase.STOPPED, name
         assert judged(stopped, None, phase=Phase.SUSPENDED).phase is Phase.COMPLETED, name
-        # A checkpoint may have been made between the last report and the end.
+        # A checkpoint may follow the last report.
         before = replace(stopped, progress=LAST_REPORT)
         assert judged(before, None, phase=Phase.SUSPENDED).phase is Phase.QUEUED, name
 
 
-def test_an_end_in_its_trial_counts_by_the_last_report_and_the_interval():
+def test_end_in_a_trial_is_judged_by_report_and_interval():
     state = after(*BEGUN, *ENDED, progress=LAST_REPORT)
     unconfirmed = Trial(1, saving=Saving.FAILED, ended=True)
     done = judged(replace(state, trial=unconfirmed), {"n0": [0]})
     assert done.phase is Phase.COMPLETED
     early = judged(replace(state, trial=unconfirmed, progress=SOME), {"n0": [0]})
     assert (early.phase, early.restarts) == (Phase.INITIALIZED, 1)
-    # It has saved itself and has ended, so the last report may be older than its end.
+    # It has saved and ended, so its end may be later than the last report.
     confirmed = Trial(1, saving=Saving.CONFIRMED, ended=True)
     assert judged(replace(state, trial=confirmed), {"n0": [0]}).phase is Phase.INITIALIZED
 
@@ -139,15 +138,15 @@ def test_an_end_in_its_trial_counts_by_the_last_report_and_the_interval():
 FAILED = CheckpointFailed(1, Problem("CheckpointFailed", "no line confirmed it", "mend it"))
 
 
-def test_an_end_when_asked_that_confirmed_nothing_is_no_end_of_the_job():
-    """A training may save itself and exit, although its job says that something else confirms that."""
+def test_unconfirmed_end_when_asked_does_not_complete_the_job():
+    """A training may save and exit, although its job says that a log line confirms a checkpoint."""
     waiting = after(*BEGUN, replace(run(7, 0), ended=0), RankEnded(1, 0, 0), FAILED, Gone(1))
     assert (waiting.phase, waiting.held_generation) == (SideCarPhase.EXITED, 5)
     for training, reported in ((TOTAL, SOME), (TOTAL, Progress()), (Training(), SOME)):
         known = {"training": training, "generation": 3, "phase": Phase.ADJUSTING}
         status = judged(replace(waiting, progress=reported), {"n0": [0]}, **known)
         assert (status.phase, status.restarts) == (Phase.INITIALIZED, 1), (training, reported)
-        # A trial has shown that it goes on after saving, so its end is its own.
+        # A trial has shown that it goes on after saving, so this end is its own.
         known |= {"tried": 1, "trust": Trust.CONFIRMED}
         own = judged(replace(waiting, progress=reported), {"n0": [0]}, **known)
         assert own.phase is Phase.COMPLETED
@@ -155,13 +154,13 @@ def test_an_end_when_asked_that_confirmed_nothing_is_no_end_of_the_job():
         replace(waiting, progress=LAST_REPORT), {"n0": [0]}, generation=3, phase=Phase.ADJUSTING
     )
     assert done.phase is Phase.COMPLETED
-    # A start that was lost before, and whose successor waits in the SideCar, is followed by another one.
+    # A lost start whose successor waits in the SideCar is followed by another start.
     lost = replace(after(*BEGUN, replace(run(7, 0), ended=0), *ENDED), progress=SOME)
     again = judged(lost, {"n0": [0]}, generation=3, phase=Phase.ADJUSTING, broken=5)
     assert again.run_generation == 9
 
 
-def test_only_the_count_of_this_start_and_of_a_true_total_says_that_a_training_is_done():
+def test_only_the_count_of_this_start_and_a_true_total_complete():
     saved = after(*BEGUN, stop(6), RankEnded(1, 0, 0), CheckpointDone(1), Gone(1))
     former = judged(saved, None, phase=Phase.SUSPENDED, iteration=1000, heard=3)
     assert former.phase is Phase.QUEUED
@@ -169,13 +168,13 @@ def test_only_the_count_of_this_start_and_of_a_true_total_says_that_a_training_i
     assert judged(beyond, None, phase=Phase.SUSPENDED).phase is Phase.QUEUED
 
 
-def test_an_end_that_was_judged_is_not_judged_in_another_way_later():
+def test_judged_end_is_not_judged_again():
     state = replace(
         after(*BEGUN, *ENDED), progress=SOME, trial=Trial(1, saving=Saving.CONFIRMED, ended=True)
     )
     first = judged(state, {"n0": [0]})
     assert first.phase is Phase.INITIALIZED
-    scene = make_scene(cast("a", {"n0": [0]}, job_pods={"n0": state}, training=TOTAL, progress=LOG))
+    scene = make_scene(cast("a", {"n0": [0]}, n0=state, training=TOTAL, progress=LOG))
     [job] = scene.entries
     later = judge(scene.with_statuses({job: first})).values()
     assert [verdict.status.phase for verdict in later] in ([], [Phase.INITIALIZED])

@@ -1,4 +1,4 @@
-"""A controller that is to end does, even if news arrives at that moment."""
+"""A controller ends when it is cancelled, even if news arrives at that moment."""
 
 import asyncio
 from typing import cast
@@ -17,18 +17,18 @@ from tests.control.governing import PlayedMemory, PlayedMetrics
 
 
 class EmptyPlatform:
-    """A machine without jobs."""
+    """A platform without jobs."""
 
     async def observe(self) -> Observation:
         return Observation({}, (Node.of("node", 1),))
 
     async def record(self, statuses: object) -> None:
-        """There is nothing to keep."""
+        """Keep nothing."""
 
 
 @pytest.mark.parametrize("turns", range(6))
 @living
-async def test_who_is_woken_while_it_is_to_end_ends(turns):
+async def test_cancel_wins_over_concurrent_news(turns):
     metrics = PlayedMetrics()
     controller = Controller(
         cast(Platform, EmptyPlatform()),

@@ -1,10 +1,10 @@
 """
-A job that is done while its user wants something else of it is not begun again, in a small world that is kind.
+A job that ends while its user changes it does not begin again, in a small world without misfortunes.
 
-Stories of a large one are in :mod:`tests.control.test_stories`. The witness refuses a second beginning.
+The witness refuses a second beginning. :mod:`tests.control.test_stories` has stories of a large one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -17,13 +17,13 @@ from tests.control.played import Temper, World
 from tests.control.training import Trainings
 
 JOB = JobId("job")
-WHATS = ["suspend", "options", "rival"]
+CHANGES = ["suspend", "options", "rival"]
 ONE_NODE = {"n0": 4}
 TWO_NODES = {"n0": 2, "n1": 2}
 
 
 def end_while(
-    what: str,
+    change: str,
     mechanism: Mechanism,
     seed: int,
     *,
@@ -35,8 +35,8 @@ def end_while(
     """
     Change the job during its evaluation.
 
-    ``leaves_s``: how soon the pod of a SideCar that leaves has ended. ``dies_at``: at which of its calls after the
-    change the controller is killed; another one begins ``absent_s`` later.
+    A pod ends ``leaves_s`` after its SideCar has left. The controller is killed at its call
+    ``dies_at`` after the change; another one begins ``absent_s`` later.
     """
     world = World(f"ends/{seed}", nodes, Temper(leave_seconds=(leaves_s, leaves_s)))
     government = Government(world, policies.make("max-min"), mechanism)
@@ -53,10 +53,10 @@ def end_while(
         Trainings(world).begin()
         course = world.courses[JOB]
         world.run(300.0, until=lambda: course.iteration >= course.total)
-        if what == "suspend":
+        if change == "suspend":
             world.change(JOB, suspend=True)
             world.after(6.0, lambda: _resume(government))
-        elif what == "options":
+        elif change == "options":
             world.change(
                 JOB,
                 gpus=replace(job.gpus, options=(fewer := job.gpus.options[0],), requested=fewer),
@@ -80,42 +80,32 @@ def _resume(government: Government) -> None:
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("what", WHATS)
-def test_a_job_that_ends_while_it_is_changed_is_completed(what, mechanism):
+@pytest.mark.parametrize("change", CHANGES)
+def test_job_that_ends_during_a_change_completes(change, mechanism):
     for seed in range(3):
-        assert end_while(what, mechanism, seed) is Phase.COMPLETED
+        assert end_while(change, mechanism, seed) is Phase.COMPLETED
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("what", WHATS)
-def test_a_job_whose_containers_leave_one_after_the_other_is_completed(what, mechanism):
-    assert end_while(what, mechanism, 0, leaves_s=0.0) is Phase.COMPLETED
+@pytest.mark.parametrize("change", CHANGES)
+def test_job_whose_containers_leave_one_by_one_completes(change, mechanism):
+    assert end_while(change, mechanism, 0, leaves_s=0.0) is Phase.COMPLETED
     for seed in range(10):
-        ended = end_while(what, mechanism, seed, leaves_s=0.3, nodes=TWO_NODES)
+        ended = end_while(change, mechanism, seed, leaves_s=0.3, nodes=TWO_NODES)
         assert ended is Phase.COMPLETED, seed
 
 
 CALLS = 60
-"""At least as many as a controller makes from the change until the job is completed."""
+"""At least the number of calls of a controller from the change to the end of the job."""
 
 
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("what", WHATS)
-def test_a_controller_that_is_killed_in_between_does_not_hide_the_end(what, mechanism):
-    die_in_between(what, mechanism, range(1, CALLS, 8))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("what", WHATS)
-def test_a_controller_that_is_killed_at_any_call_does_not_hide_the_end(what, mechanism):
-    die_in_between(what, mechanism, range(1, CALLS))
-
-
-def die_in_between(what: str, mechanism: Mechanism, calls: Iterable[int]) -> None:
-    for call in calls:
+@pytest.mark.parametrize("change", CHANGES)
+def test_killed_controller_does_not_hide_the_end(change, mechanism, step):
+    for call in range(1, CALLS, step):
         for absent_s in (0.01, 9.0):
             ended = end_while(
-                what, mechanism, call, nodes=TWO_NODES, dies_at=call, absent_s=absent_s
+                change, mechanism, call, nodes=TWO_NODES, dies_at=call, absent_s=absent_s
             )
             assert ended is Phase.COMPLETED, (call, absent_s)

@@ -1,9 +1,8 @@
 """
-A controller is killed, or held back for a while, at every single call of a small story.
+A controller is killed or held at every single call of a small story.
 
-The world is kind, so that only the controllers can lose anything. The story has a job that starts,
-one that grows over two containers, one that makes room, one that is suspended and one that is
-cancelled.
+Nothing else goes wrong, so that only the controllers can lose anything. One job starts, one grows
+over two containers, one makes room, one is suspended and one is cancelled.
 """
 
 from collections.abc import Callable
@@ -22,10 +21,10 @@ SECONDS = 150.0
 
 
 class Episode:
-    """The small story, with one incident in it."""
+    """The small story, with one incident."""
 
     def __init__(self, mechanism: Mechanism, policy: str) -> None:
-        # Some are waited for until they are warm, others for as long as the controller waits.
+        # Some pods are warm within the controller's patience, others are not.
         temper = Temper(warm_seconds=(1.0, 8.0))
         self.world = World(f"every call/{mechanism}", {"n0": 3, "n1": 2}, temper)
         self.government = Government(self.world, policies.make(policy), mechanism)
@@ -44,18 +43,9 @@ class Episode:
         self.world.after(115.0, lambda: self._cancel("leaves"))
         return self.government.begin()
 
-    def succeed(self) -> None:
-        self.government.begin()
-
     def _submit(self, name: str, iterations: int, *options: int) -> None:
-        self.world.submit(
-            make_job(
-                name,
-                options=options,
-                training=Training(iterations=iterations, batch_size=8),
-                checkpoint=Checkpoint(shared=True),
-            )
-        )
+        training, saved = Training(iterations=iterations, batch_size=8), Checkpoint(shared=True)
+        self.world.submit(make_job(name, options=options, training=training, checkpoint=saved))
         self.government.wake()
 
     def _change(self, name: str, **changes: object) -> None:
@@ -85,7 +75,7 @@ class Episode:
 def play(
     mechanism: Mechanism, doom: Callable[[Episode, Reign], None], *, policy: str = "foresight"
 ) -> Reign:
-    """Play the story, with this incident; returns its first controller."""
+    """Play the story with this incident; return its first controller."""
     episode = Episode(mechanism, policy)
     try:
         reign = episode.begin()
@@ -101,17 +91,17 @@ Incident = Callable[[int, float], Doom]
 
 
 def kill_at(call: int, pause: float) -> Doom:
-    """Kill the controller at this call; another one begins some time after it."""
+    """Kill the controller at this call; another one begins after a pause."""
 
     def doom(episode: Episode, reign: Reign) -> None:
         reign.leash.kill_at = call
-        episode.government.when_over(reign, pause, episode.succeed)
+        episode.government.when_over(reign, pause, episode.government.begin)
 
     return doom
 
 
 def hold_at(call: int, pause: float) -> Doom:
-    """Another one takes over while it is held back; then it goes on, as if nothing had been."""
+    """Hold the controller while another one takes over; it goes on after a pause."""
 
     def doom(episode: Episode, reign: Reign) -> None:
         def succeed() -> None:
@@ -140,12 +130,12 @@ each_incident = pytest.mark.parametrize(
 each_mechanism = pytest.mark.parametrize("mechanism", Mechanism)
 
 SAMPLE = range(5, 315, 10)
-"""Calls of which each incident has its own."""
+"""Each incident has its own of these calls."""
 
 
 @pytest.mark.parametrize("turn", range(8))
 def test_every_tenth_call(turn: int):
-    """All of these tests together interrupt the story there, each time in another way."""
+    """Together these tests interrupt the story at every tenth call."""
     incident, pause = list(INCIDENTS.values())[turn % 4]
     mechanism = list(Mechanism)[turn // 4]
     for call in SAMPLE[turn::8]:
@@ -155,14 +145,14 @@ def test_every_tenth_call(turn: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", policies.NAMES)
-def test_a_controller_may_die_under_every_policy(policy):
+def test_controller_may_die_under_every_policy(policy):
     for call in (40, 160):
         play(Mechanism.IN_PLACE, kill_at(call, 0.01), policy=policy)
 
 
 @pytest.mark.slow
 @each_mechanism
-def test_the_story_has_as_many_calls_as_are_sampled(mechanism):
+def test_story_has_as_many_calls_as_the_sample(mechanism):
     assert count_calls(mechanism) >= SAMPLE[-1]
 
 

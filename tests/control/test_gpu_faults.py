@@ -1,6 +1,4 @@
-"""
-GPUs with broken hardware: their reports, the Events about them, and that no further job gets one.
-"""
+"""GPUs with broken hardware: their reports, the Events about them, and that no further job gets one."""
 
 import json
 from dataclasses import replace
@@ -12,9 +10,7 @@ from dljob.control.situation.ports import BootState
 from dljob.core import policies
 from dljob.core.model import Gpu, GpuRef, NodeName
 from dljob_wire.messages import Gpu as Seen
-from tests.builders import make_job
-from tests.control.governing import Government
-from tests.control.played import World
+from tests.control.governing import governed, submit, told
 from tests.control.scenes import cast, make_scene, run, running
 
 N0 = NodeName("n0")
@@ -24,8 +20,7 @@ FELL_OFF = "it reported Xid 79 (fallen off the bus)"
 
 def reporting(*seen: Seen, holds=(0, 1), incarnation="x"):
     told = running(run(3, *holds, incarnation=incarnation), incarnation=incarnation)
-    state = replace(told, gpus=seen)
-    return make_scene(cast("a", {"n0": holds}, job_pods={"n0": state}))
+    return make_scene(cast("a", {"n0": holds}, n0=replace(told, gpus=seen)))
 
 
 def broken(faults, scene):
@@ -46,28 +41,28 @@ def broken(faults, scene):
         ),
     ],
 )
-def test_a_gpu_whose_hardware_is_at_fault_is_taken_out(seen, why):
+def test_gpu_with_a_hardware_fault_is_taken_out(seen, why):
     assert broken(GpuFaults(), reporting(Seen(0), seen)) == {1: why}
 
 
 @pytest.mark.parametrize("seen", [Seen(1), Seen(1, xid_errors=(13, 31, 43), busy_unassigned=True)])
-def test_what_a_program_has_done_wrong_is_not_held_against_the_gpu(seen):
+def test_errors_of_programs_do_not_count(seen):
     assert broken(GpuFaults(), reporting(seen)) == {}
 
 
-def test_a_gpu_is_known_by_its_uuid_where_the_node_tells_them():
+def test_gpu_is_known_by_its_uuid():
     scene = reporting(Seen(0, uuid="GPU-b", xid_errors=(79,)), Seen(1, uuid="GPU-z", ecc_errors=1))
     node = replace(scene.nodes[N0], gpus=(Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
     assert broken(GpuFaults(), replace(scene, nodes={N0: node})) == {1: FELL_OFF}
 
 
-def test_it_is_remembered_when_nobody_reports_it_any_longer():
+def test_fault_is_remembered_without_reports():
     faults = GpuFaults()
     assert faults.update(reporting(Seen(1, xid_errors=(79,)))) == (BROKEN,)
     assert broken(faults, make_scene()) == {1: FELL_OFF}
 
 
-def test_who_has_it_is_told_and_nobody_else():
+def test_only_the_owner_of_the_gpu_is_notified():
     faults = GpuFaults()
     scene = reporting(Seen(1, xid_errors=(79,)), Seen(2, ecc_errors=1), holds=(0, 1))
     (suspected, (job, news)) = faults.news(scene, faults.update(scene))
@@ -76,10 +71,7 @@ def test_who_has_it_is_told_and_nobody_else():
     assert news.message == f"GPU n0/1: {FELL_OFF}; once it is free, no job gets it"
 
 
-# --- given back by hand ---------------------------------------------------------------------
-
-
-def test_what_was_forgiven_counts_no_more_and_what_comes_after_does():
+def test_reinstated_gpu_is_out_again_only_for_new_errors():
     faults, scene = GpuFaults(), reporting(Seen(1, xid_errors=(79,), ecc_errors=2))
     faults.update(scene)
     assert faults.reinstate(BROKEN)
@@ -89,14 +81,14 @@ def test_what_was_forgiven_counts_no_more_and_what_comes_after_does():
     assert broken(faults, later) == {1: "it reported Xid 119 (GSP does not answer)"}
 
 
-def test_the_same_error_seen_by_a_later_sidecar_is_a_new_one():
+def test_same_error_from_a_later_sidecar_is_new():
     faults, seen = GpuFaults(), Seen(1, xid_errors=(79,))
     faults.update(reporting(seen))
     faults.reinstate(BROKEN)
     assert broken(faults, reporting(seen, incarnation="y")) == {1: FELL_OFF}
 
 
-def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
+def test_taking_the_node_out_and_in_forgives():
     faults, scene = GpuFaults(), reporting(Seen(1, xid_errors=(79,)))
     faults.update(scene)
     out = replace(scene, nodes={N0: replace(scene.nodes[N0], schedulable=False)})
@@ -104,9 +96,6 @@ def test_who_takes_the_node_out_and_gives_it_back_forgives_all_of_it():
     for each in (out, away):
         assert faults.update(each) == ()
     assert broken(faults, scene) == {}
-
-
-# --- another one, and another start of its machine -------------------------------------------
 
 
 def machine(scene, *uuids, boot="first", pardons=None):
@@ -119,7 +108,7 @@ ILL = Seen(1, "GPU-b", xid_errors=(79,), ecc_errors=2)
 
 
 def known(**machine_is):
-    """A controller that knows of a fault of the second of two GPUs."""
+    """A controller that knows a fault of the second of two GPUs."""
     faults = GpuFaults()
     assert broken(faults, machine(reporting(ILL), *TWO, **machine_is)) != {}
     return faults
@@ -136,12 +125,12 @@ def known(**machine_is):
         (TWO, "", [1]),
     ],
 )
-def test_it_is_that_device_in_that_start_of_its_machine(uuids, boot, out):
+def test_fault_belongs_to_a_device_and_a_boot(uuids, boot, out):
     assert list(broken(known(), machine(make_scene(), *uuids, boot=boot))) == out
 
 
-def test_each_new_word_on_its_node_pardons_once():
-    """The word says nothing by itself: it may be an old one, of an earlier fault."""
+def test_each_new_pardon_on_the_node_counts_once():
+    """The value says nothing by itself: it may be a pardon of an earlier fault."""
     faults = GpuFaults()
     scene = reporting(ILL)
     assert list(broken(faults, machine(scene, *TWO, pardons={1: "monday"}))) == [1]
@@ -152,22 +141,19 @@ def test_each_new_word_on_its_node_pardons_once():
     assert list(broken(faults, machine(worse, *TWO, pardons={1: "tuesday"}))) == [1]
 
 
-# --- another controller ---------------------------------------------------------------------
-
-
 def succeeded(faults):
     successor = GpuFaults()
     successor.restore(json.loads(json.dumps(faults.write())))
     return successor
 
 
-def test_the_next_controller_knows_it_although_nobody_reports_it_any_longer():
+def test_next_controller_knows_the_fault():
     assert broken(succeeded(known()), machine(make_scene(), *TWO)) != {}
     assert broken(succeeded(known()), machine(make_scene(), *TWO, boot="second")) == {}
     assert broken(GpuFaults(), machine(make_scene(), *TWO)) == {}
 
 
-def test_the_next_controller_knows_what_was_pardoned():
+def test_next_controller_knows_the_pardon():
     faults, scene = known(), machine(reporting(ILL), *TWO)
     faults.reinstate(BROKEN)
     assert broken(succeeded(faults), scene) == {}
@@ -175,53 +161,41 @@ def test_the_next_controller_knows_what_was_pardoned():
     assert list(broken(succeeded(faults), later)) == [1]
 
 
-def test_a_pardon_while_nobody_leads_counts_and_an_old_one_does_not():
+def test_pardon_counts_while_no_controller_leads():
     for before, word, out in (({}, "now", []), ({1: "old"}, "now", []), ({1: "old"}, "old", [1])):
         successor = succeeded(known(pardons=before))
         unheard = machine(make_scene(), *TWO, pardons={1: word})
         assert list(broken(successor, unheard)) == out
-        # A SideCar that is heard only then reports nothing new.
+        # A SideCar's later report brings nothing new.
         heard = machine(reporting(ILL), *TWO, pardons={1: word})
         assert list(broken(successor, heard)) == out
 
 
-# --- in the loop ----------------------------------------------------------------------------
-
-
-def test_nobody_new_is_given_a_gpu_that_broke_and_its_job_is_told():
-    world = World("health", {"n0": 2})
-    government = Government(world, policies.make("fifo"))
-    try:
-        first = make_job("first", options=(1,))
-        world.submit(first, iterations=10_000)
-        government.begin()
-        world.run(20.0)
-        placement, pod = world.entries[first.id].status.placement, world.pod_of(first.id, N0)
-        assert placement is not None
-        assert pod is not None
+def test_broken_gpu_goes_to_no_further_job():
+    with governed({"n0": 2}, policies.make("fifo")) as government:
+        world = government.world
+        first = submit(government, "first")
+        government.begin(run=20.0)
+        placement, pod = world.entries[first].status.placement, world.pod_of(first, N0)
         assert pod.container is not None
         (ref,) = placement.refs()
         well = Seen(1 - ref.number, uuid=f"GPU-n0-{1 - ref.number}")
         ill = Seen(ref.number, uuid=f"GPU-n0-{ref.number}", xid_errors=(79,))
         pod.container.report(well, ill)
         world.run(10.0)
-        world.cancel(first.id)
+        world.cancel(first)
         government.wake()
         world.run(60.0)
-        assert first.id not in world.entries
+        assert first not in world.entries
         for name in ("second", "third"):
-            world.submit(make_job(name, options=(1,)), iterations=10_000)
-        government.wake()
+            submit(government, name)
         world.run(60.0)
         given = [entry.status.placement for entry in world.entries.values()]
         assert [each.refs() for each in given if each] == [(GpuRef(N0, 1 - ref.number),)]
         message = f"GPU {ref}: {FELL_OFF}; once it is free, no job gets it"
-        told = [each for each in government.leader.platform.told if each[1] == "GpuBroken"]
-        assert told == [(first.id, "GpuBroken", message)]
+        assert ("GpuBroken", message) in told(government, first)
         assert "GpuBroken" in [news.reason for _, news in government.memory.news]
         assert government.leader.controller.observer.reinstate(ref)
         government.wake()
         world.run(60.0)
         assert all(entry.status.placement for entry in world.entries.values())
-    finally:
-        government.close()

@@ -1,4 +1,4 @@
-"""Jobs that an administrator holds: nothing is decided about them until they are released."""
+"""Jobs on hold by an administrator: no decision changes them until the release."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from tests.control.governing import Government, governed, has_begun, status, sub
 
 @contextmanager
 def held(*namespaces: str) -> Iterator[tuple[Any, JobId]]:
-    """Train team-a/runs on one of four GPUs, and then hold these namespaces."""
+    """Train team-a/runs on one of four GPUs, then hold these namespaces."""
     with governed() as government:
         government.begin()
         job = submit(government, "team-a/runs", options=(1, 4))
@@ -39,7 +39,7 @@ def gpus(government: Government, job: JobId) -> int:
 
 
 @pytest.mark.parametrize("namespace", ["team-a", "*"])
-def test_a_job_on_hold_keeps_its_gpus_and_says_why(namespace: str):
+def test_held_job_keeps_its_gpus_and_says_why(namespace: str):
     with held(namespace) as (government, job):
         before = gpus(government, job), status(government, job).generation
         government.world.change(job, priority=5)
@@ -52,7 +52,7 @@ def test_a_job_on_hold_keeps_its_gpus_and_says_why(namespace: str):
         assert [reason for reason, _ in told(government, job)].count("SetAside") == 1
 
 
-def test_a_job_that_comes_during_a_hold_starts_after_it():
+def test_job_submitted_during_a_hold_starts_after_it():
     with held("team-b") as (government, _):
         late, other = submit(government, "team-b/late"), submit(government, "team-a/other")
         government.world.run(60)
@@ -65,7 +65,7 @@ def test_a_job_that_comes_during_a_hold_starts_after_it():
         assert not aside(government, late).status
 
 
-def test_a_job_that_needs_held_gpus_waits_for_room():
+def test_job_that_needs_held_gpus_waits_for_room():
     with held() as (government, job):
         government.world.run(60, until=lambda: gpus(government, job) == 4)
         hold(government, "team-a")
@@ -77,16 +77,14 @@ def test_a_job_that_needs_held_gpus_waits_for_room():
         assert "job team-a/runs is set aside" in scheduled.message
 
 
-def test_a_hold_outlives_the_controller():
+def test_hold_outlives_the_controller():
     with held("team-b") as (government, _):
         late = submit(government, "team-b/late")
-        government.kill(government.leader)
-        government.begin()
-        government.world.run(60)
+        government.succeed(run=60)
         assert gpus(government, late) == 0
 
 
-def test_users_cancel_and_suspend_jobs_on_hold():
+def test_users_cancel_and_suspend_held_jobs():
     with held("*") as (government, job):
         government.world.change(job, suspend=True)
         government.wake()
@@ -98,7 +96,7 @@ def test_users_cancel_and_suspend_jobs_on_hold():
         assert job not in government.world.entries
 
 
-def test_the_hold_of_a_namespace_names_itself_and_not_all_jobs():
+def test_namespace_hold_wins_over_the_global_hold():
     with held() as (government, job):
         found = find_held(government.world.entries, {"team-a": "", "*": "an upgrade"})
         assert "the jobs of namespace team-a:" in found[job]

@@ -1,4 +1,4 @@
-"""The conclusions from a scene: each verdict, in the smallest scene that leads to it."""
+"""The conclusions from a scene: each verdict in the smallest scene that leads to it."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,7 +57,7 @@ def verdict(*casts, rules=RULES, **rest):
 
 
 def judged(*casts, rules=RULES, **rest):
-    """The status of the first job, as it was if nothing is said of it."""
+    """The status of the first job after the verdict, if there is one."""
     scene = make_scene(*casts, **rest)
     job = casts[0].entry.job.id
     verdicts = judge(scene, rules)
@@ -66,12 +66,12 @@ def judged(*casts, rules=RULES, **rest):
 
 def alone(state, **rest):
     rest.setdefault("phase", Phase.RUNNING)
-    return cast("a", {"n0": (0,)}, job_pods={"n0": state}, **rest)
+    return cast("a", {"n0": (0,)}, n0=state, **rest)
 
 
 def pair(one, other, **rest):
     rest.setdefault("phase", Phase.RUNNING)
-    return cast("a", {"n0": (0,), "n1": (0,)}, job_pods={"n0": one, "n1": other}, **rest)
+    return cast("a", {"n0": (0,), "n1": (0,)}, n0=one, n1=other, **rest)
 
 
 RUN0, RUN1 = run(3, 0, peers=2), run(3, 0, peers=2, at=1)
@@ -81,57 +81,48 @@ def reasons(each):
     return [news.reason for news in each.news]
 
 
-# --- it goes well ---------------------------------------------------------------------------
+# --- success --------------------------------------------------------------------------------
 
 
-def test_a_job_runs_when_all_its_containers_do():
+def test_job_runs_when_all_its_containers_run():
     starting = pair(running(RUN0), after(RUN1), phase=Phase.INITIALIZED)
     assert judged(starting).phase is Phase.INITIALIZED
-    both = pair(running(RUN0), running(RUN1), phase=Phase.INITIALIZED)
-    said = verdict(both)
+    said = verdict(pair(running(RUN0), running(RUN1), phase=Phase.INITIALIZED))
     assert said.status.phase is Phase.RUNNING
     assert (said.status.running, said.status.containers) == (3, 2)
     assert reasons(said) == ["Running"]
     assert said.status.condition(ConditionType.INITIALIZED).status
 
 
-def test_what_it_was_seen_to_release_is_leftover_no_longer():
+def test_released_gpus_are_no_longer_leftover():
     leftover = frozenset(make_placement(n0=(1, 2)).refs())
     runs = alone(running(run(3, 0)), leftover=leftover, phase=Phase.ADJUSTING)
     assert judged(runs).leftover == frozenset()
-    other_pod = cast(
-        "a",
-        {"n0": (0,)},
-        generation=2,
-        job_pods={"n0": running(run(5, 0)), "n1": running(run(3, 0), stop(4))},
-        leftover=leftover,
-        phase=Phase.ADJUSTING,
-    )
+    pods: dict[str, Any] = {"n0": running(run(5, 0)), "n1": running(run(3, 0), stop(4))}
+    changing: dict[str, Any] = {"generation": 2, "leftover": leftover, "phase": Phase.ADJUSTING}
+    other_pod = cast("a", {"n0": (0,)}, **pods, **changing)
     assert judged(other_pod).leftover == {(N1, 0)}
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_job_whose_checkpoint_nobody_else_can_read_is_bound_to_its_nodes(shared):
+def test_unshared_checkpoint_binds_a_job_to_its_nodes(shared):
     starts = alone(
         running(run(3, 0)), phase=Phase.INITIALIZED, checkpoint=Checkpoint(shared=shared)
     )
     assert judged(starts).bound_to == (() if shared else (N0,))
 
 
-def test_a_change_pauses_a_job_from_the_end_of_the_former_training_to_its_next_step():
+def test_change_pauses_a_job_until_its_next_step():
     changing = {"generation": 2, "phase": Phase.ADJUSTING}
-    trains = alone(running(run(3, 0)), **changing)
-    assert judged(trains).paused_at is None
-    stops = alone(running(run(3, 0), run(5, 0)), **changing)
-    assert judged(stops).paused_at == NOW
+    assert judged(alone(running(run(3, 0)), **changing)).paused_at is None
+    assert judged(alone(running(run(3, 0), run(5, 0)), **changing)).paused_at == NOW
     runs = alone(running(run(5, 0)), **changing, paused_at=NOW - 27.0)
     assert judged(runs).paused_at == NOW - 27.0
-    at_once = alone(running(run(5, 0)), **changing)
-    assert judged(at_once).paused_at == NOW
+    assert judged(alone(running(run(5, 0)), **changing)).paused_at == NOW
 
 
 def resumed_after(paused_at, resumption):
-    """Return the verdict on a job whose change is over."""
+    """Return the reshape seconds of a job whose change is over."""
     steps = running(run(5, 0), progress=Progress(iteration=7, begun=True))
     changed = alone(steps, generation=2, paused_at=paused_at, reshape_seconds=100.0)
     learnt = {A: resumption} if resumption else {}
@@ -147,27 +138,27 @@ def resumed_after(paused_at, resumption):
         pytest.param(26.0, 126.0, id="it was stopping before the first cycle"),
     ],
 )
-def test_what_a_change_has_cost_is_counted_with_its_first_step(lost, seconds):
+def test_cost_of_a_change_is_counted_with_its_first_step(lost, seconds):
     first_step = Resumption(generation=2, lost_seconds=lost, at=NOW - 2.0)
     assert resumed_after(NOW - 27.0, first_step) == seconds
 
 
-def test_what_nobody_has_timed_is_not_counted():
+def test_untimed_changes_are_not_counted():
     assert resumed_after(NOW - 27.0, None) == 100.0
     of_another_decision = Resumption(generation=1, lost_seconds=3.0, at=NOW - 2.0)
     assert resumed_after(NOW - 27.0, of_another_decision) == 100.0
 
 
-def test_setbacks_are_forgotten_when_it_has_run_for_long():
+def test_setbacks_are_forgotten_after_a_long_run():
     runs = alone(running(run(3, 0)), setbacks=2, decided_at=NOW - 100)
     assert judged(runs).setbacks == 2
     assert judged(alone(running(run(3, 0)), setbacks=2, decided_at=NOW - 121)).setbacks == 0
 
 
-# --- it ends --------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------
 
 
-def test_a_job_has_finished_when_all_its_processes_ended_well():
+def test_job_finishes_when_all_processes_ended_well():
     said = verdict(pair(ended(RUN0), ended(RUN1)))
     assert said.status.phase is Phase.COMPLETED
     assert said.status.placement is None
@@ -193,7 +184,7 @@ UNMATCHED = Problem("ProgressNotMatched", "progress.log has matched no line; the
         pytest.param(500, 0, "EndedEarly", id="reported once, half way"),
     ],
 )
-def test_a_job_that_did_less_than_it_was_asked_for_has_ended_early(last, interval, reason):
+def test_too_few_iterations_mean_an_early_end(last, interval, reason):
     progress = Progress(iteration=last, begun=True, interval=interval)
     said = judged(alone(replace(ended(run(3, 0)), progress=progress), **THOUSAND))
     assert (said.phase, said.iteration) == (Phase.COMPLETED, last)
@@ -204,7 +195,7 @@ def test_a_job_that_did_less_than_it_was_asked_for_has_ended_early(last, interva
         )
 
 
-def test_a_job_whose_counter_begins_again_in_each_epoch_has_not_ended_early():
+def test_counter_that_restarts_each_epoch_is_no_early_end():
     last = Progress(iteration=150, begun=True, interval=1)
     strict = {**THOUSAND, "training": Training(iterations=1000, may_end_early=False)}
     said = judged(alone(replace(ended(run(3, 0)), progress=last), **strict, heard=3, lap=150))
@@ -216,7 +207,7 @@ def test_a_job_whose_counter_begins_again_in_each_epoch_has_not_ended_early():
     )
 
 
-def test_an_early_end_is_a_failure_if_its_user_says_so_and_once_for_each_start():
+def test_early_end_counts_as_one_failure_per_start():
     strict = {**THOUSAND, "training": Training(iterations=1000, may_end_early=False)}
     early = replace(ended(run(3, 0)), progress=Progress(iteration=5, begun=True, interval=1))
     said = verdict(alone(early, **strict))
@@ -226,9 +217,8 @@ def test_an_early_end_is_a_failure_if_its_user_says_so_and_once_for_each_start()
     assert judged(known).failures == 0
 
 
-def test_of_a_job_that_never_reported_it_is_said_that_nobody_knows_how_far_it_came():
-    silent = replace(ended(run(3, 0)), problems=(UNMATCHED,))
-    said = judged(alone(silent, **THOUSAND))
+def test_finished_job_without_reports_says_so():
+    said = judged(alone(replace(ended(run(3, 0)), problems=(UNMATCHED,)), **THOUSAND))
     assert said.condition(ConditionType.FINISHED).reason == "Finished"
     assert said.message == (
         "its training finished; how far it came is not known, because progress.log has matched"
@@ -237,37 +227,34 @@ def test_of_a_job_that_never_reported_it_is_said_that_nobody_knows_how_far_it_ca
 
 
 @pytest.mark.parametrize("other", [running(RUN1), after(RUN1)])
-def test_a_job_has_not_finished_while_some_of_it_goes_on(other):
+def test_job_is_unfinished_while_a_part_goes_on(other):
     assert not judged(pair(ended(RUN0), other)).is_final
 
 
 @pytest.mark.parametrize("phase", [Phase.ADJUSTING, Phase.QUEUED, Phase.SUSPENDED])
-def test_a_training_that_ends_while_other_gpus_are_decided_has_finished(phase):
-    """Its pods for the change are up already, and have run nothing."""
+def test_training_that_ends_during_a_change_has_finished(phase):
+    """Its pods for the change are up already and have run nothing."""
     holds = {"n0": (0,), "n1": (0,)} if phase is Phase.ADJUSTING else None
     job_pods: PodsByJob = {"n0": ended(run(3, 0)), "n1": Sat(ready(), fresh=True)}
     done = cast("a", holds, generation=4, job_pods=job_pods, phase=phase, running=3, containers=1)
     assert judged(done).phase is Phase.COMPLETED
 
 
-def test_a_training_over_several_containers_is_known_by_all_who_ran_it():
-    """One of two has gone, and the later order does not say how many there were."""
+def test_end_needs_the_word_of_all_containers():
+    """One of two is gone, and the later command does not tell their number."""
     one = Sat(ended(RUN0), declared=stop(4))
-    lost = cast("a", generation=2, job_pods={"n0": one}, phase=Phase.QUEUED)
-    assert not judged(lost).is_final
+    assert not judged(cast("a", generation=2, n0=one, phase=Phase.QUEUED)).is_final
 
 
-def test_a_job_that_reached_its_target_saves_itself_and_is_done():
-    target = Target(metric="top5", value=0.9, patience=2)
-    training = Training(target=target)
-    reached = alone(running(run(3, 0)), training=training, reached=2, metric=0.93)
-    said = judged(reached)
+def test_job_that_reached_its_target_saves_and_completes():
+    training = Training(target=Target(metric="top5", value=0.9, patience=2))
+    said = judged(alone(running(run(3, 0)), training=training, reached=2, metric=0.93))
     assert (said.phase, said.saves) == (Phase.COMPLETED, True)
     assert said.message == "top5 is 0.93, and 0.9 was asked for"
     assert not judged(alone(running(run(3, 0)), training=training, reached=1, metric=0.93)).is_final
 
 
-def test_a_job_that_took_too_long_has_failed():
+def test_job_fails_after_its_deadline():
     limits = Limits(active_deadline_seconds=100)
     assert not judged(alone(running(run(3, 0)), limits=limits, started_at=NOW - 99)).is_final
     said = judged(alone(running(run(3, 0)), limits=limits, started_at=NOW - 101))
@@ -275,15 +262,15 @@ def test_a_job_that_took_too_long_has_failed():
     assert said.condition(ConditionType.FINISHED).reason == "DeadlineExceeded"
 
 
-def test_who_is_cancelled_loses_everything_at_once_and_is_judged_no_further():
+def test_cancelled_job_loses_its_gpus_without_a_verdict():
     said = judged(alone(ended(run(3, 0), 1), cancelled=True))
     assert (said.placement, said.saves, said.failures) == (None, False, 0)
 
 
-# --- it crashes -----------------------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------------
 
 
-def test_a_job_that_crashes_is_tried_again_where_it_is():
+def test_crashed_job_retries_where_it_is():
     said = verdict(alone(ended(run(3, 0), 7)))
     status = said.status
     assert (status.phase, status.generation) == (Phase.INITIALIZED, 2)
@@ -294,10 +281,10 @@ def test_a_job_that_crashes_is_tried_again_where_it_is():
     assert reasons(said) == ["Crashed"]
 
 
-def test_over_several_containers_the_earliest_failure_counts_with_its_exception():
+def test_earliest_failure_of_several_containers_counts():
     lost = replace(ended(run(3, 0), 1), failure=Failure(0, 20.0, 1, exception="ConnectionError"))
     cause = replace(ended(run(3, 0), 1), failure=Failure(1, 10.0, 3, exception="ValueError: bad"))
-    said = judged(cast("a", {"n0": [0], "n1": [0]}, job_pods={"n0": lost, "n1": cause}))
+    said = judged(cast("a", {"n0": [0], "n1": [0]}, n0=lost, n1=cause))
     assert (
         said.message
         == "rank 1 exited with status 3: ValueError: bad; attempt 2 of 4 follows a pause of 10 s"
@@ -305,10 +292,9 @@ def test_over_several_containers_the_earliest_failure_counts_with_its_exception(
     assert said.exit_code == 3
 
 
-def test_of_a_training_that_the_kernel_killed_the_reason_and_the_remedy_are_told():
+def test_out_of_memory_names_the_remedy():
     problem = Problem("OutOfMemory", "the kernel killed a process", "raise the limit")
-    state = replace(ended(run(3, 0), None, 9), problems=(problem,))
-    said = judged(alone(state))
+    said = judged(alone(replace(ended(run(3, 0), None, 9), problems=(problem,))))
     assert (
         said.message
         == "the kernel killed a process; raise the limit; attempt 2 of 4 follows a pause of 10 s"
@@ -316,7 +302,7 @@ def test_of_a_training_that_the_kernel_killed_the_reason_and_the_remedy_are_told
     assert (said.failures, said.exit_code) == (1, 137)
 
 
-def test_each_attempt_waits_twice_as_long_and_gives_the_gpus_back_when_that_is_long():
+def test_retries_double_their_pause_and_then_release_gpus():
     third = judged(alone(ended(run(3, 0), None, 9), failures=1))
     assert (third.retry_at, third.phase) == (NOW + 20, Phase.INITIALIZED)
     fourth = judged(alone(ended(run(3, 0), None, 9), failures=2))
@@ -329,7 +315,7 @@ def test_each_attempt_waits_twice_as_long_and_gives_the_gpus_back_when_that_is_l
     assert late.retry_at == NOW + RULES.longest_retry_seconds
 
 
-def test_a_job_whose_attempts_are_used_up_has_failed():
+def test_job_fails_after_its_last_attempt():
     said = verdict(alone(ended(run(3, 0), 1), failures=3))
     assert said.status.phase is Phase.FAILED
     assert said.status.message == "it failed 4 times; the last time rank 0 exited with status 1"
@@ -346,7 +332,7 @@ def test_a_job_whose_attempts_are_used_up_has_failed():
         pytest.param(1, 0, {}, id="tried again"),
     ],
 )
-def test_only_a_jobs_end_sets_complete_or_failed_as_on_a_job_of_batch(code, failures, outcome):
+def test_only_the_end_sets_complete_or_failed(code, failures, outcome):
     status = judged(alone(ended(run(3, 0), code), failures=failures))
     found = {
         each.type.value: each.reason
@@ -360,40 +346,40 @@ def test_only_a_jobs_end_sets_complete_or_failed_as_on_a_job_of_batch(code, fail
 @pytest.mark.parametrize(
     ("name", "code"), [("CommandNotFound", 127), ("CommandNotExecutable", 126)]
 )
-def test_a_command_that_cannot_be_run_is_not_tried_again(name, code):
+def test_command_that_cannot_run_is_not_retried(name, code):
     problem = Problem(name, "trian.py: not found in PATH (/bin)", "give its full path")
     state = after(run(3, 0), StartFailed(1, problem), Gone(1))
     said = verdict(alone(state, limits=Limits(backoff_limit=3)))
     assert (said.status.phase, said.status.exit_code) == (Phase.FAILED, code)
     assert said.status.message == "trian.py: not found in PATH (/bin); give its full path"
     assert (said.news[-1].reason, said.news[-1].warning) == (name, True)
-    # A start that may succeed at the next attempt is tried again.
+    # Other failures to start are retried.
     busy = Problem("TooManyProcesses", "train.py: Resource temporarily unavailable")
     state = after(run(3, 0), StartFailed(1, busy), Gone(1))
     assert "; attempt 2 of 4 follows" in judged(alone(state)).message
 
 
-def test_a_crash_of_what_an_earlier_decision_started_counts_once():
-    """It trained on, because its new GPUs are not free yet; or it was on its way out."""
+def test_crash_of_an_earlier_start_counts_once():
+    """It trained on because its new GPUs are not free yet, or it was about to stop."""
     crashed = ended(run(3, 0), 1)
     said = judged(alone(crashed, generation=4, phase=Phase.ADJUSTING))
     assert (said.failures, said.generation, said.broken) == (1, 5, 3)
     again = alone(crashed, generation=2, broken=3, phase=Phase.INITIALIZED)
     assert judged(again).failures == 0
-    said = judged(cast("a", generation=2, job_pods={"n0": crashed}, phase=Phase.QUEUED))
+    said = judged(cast("a", generation=2, n0=crashed, phase=Phase.QUEUED))
     assert (said.phase, said.failures, said.retry_at) == (Phase.QUEUED, 1, NOW + 10)
     assert said.generation == 2
 
 
-# --- some of it is lost ---------------------------------------------------------------------
+# --- lost parts -----------------------------------------------------------------------------
 
 
 def told(*runs):
-    """Return the orders that the controller under test has given."""
+    """The commands that the controller under test has given."""
     return {"a": Begun(runs[0].generation, {NodeName(f"n{n}"): r for n, r in enumerate(runs)})}
 
 
-def test_a_job_whose_container_was_restarted_starts_anew_at_once():
+def test_restarted_container_restarts_the_job_at_once():
     said = verdict(alone(new("y"), running=3, containers=1))
     assert said.status.phase is Phase.RUNNING
     stamped = after(stop(0, incarnation="y"), incarnation="y")
@@ -408,59 +394,59 @@ def test_a_job_whose_container_was_restarted_starts_anew_at_once():
     "job_pod",
     [replace(PENDING, since=NOW), ENDED, after(stop(0, incarnation="y"), incarnation="y")],
 )
-def test_when_one_of_two_containers_is_lost_both_start_anew(job_pod):
+def test_loss_of_one_container_restarts_both(job_pod):
     said = judged(pair(running(RUN0), job_pod, running=3, containers=2, booked_at=NOW))
     assert (said.generation, said.broken, said.phase) == (2, 3, Phase.INITIALIZED)
 
 
-def test_a_job_is_not_broken_as_long_as_not_all_were_heard():
-    """A controller has begun, and reads one state after the other."""
+def test_unheard_containers_are_not_lost():
+    """A new controller reads one state after the other."""
     unheard = Sat(None, since=NOW - 1, reachable=False)
     assert judged(pair(running(RUN0), unheard, running=3, containers=2)).generation == 1
     unstamped = running(run(3, 0, peers=2, at=1, epoch=EPOCH - 1))
     assert judged(pair(running(RUN0), unstamped, running=3, containers=2)).generation == 1
 
 
-def test_a_container_that_was_told_and_has_not_answered_is_not_lost():
+def test_ordered_container_without_an_answer_is_not_lost():
     late = Sat(ready(), declared=RUN1)
     scene = pair(running(RUN0), late, phase=Phase.INITIALIZED)
     assert judged(scene, begun=told(RUN0, RUN1)).generation == 1
 
 
-def test_a_container_that_was_restarted_on_the_way_will_never_join():
-    """Its order was meant for another start of the container."""
+def test_container_restarted_before_its_order_never_joins():
+    """The order was for its former incarnation."""
     other = Sat(after(stop(0, incarnation="y"), incarnation="y"), declared=None)
     scene = pair(running(RUN0), other, phase=Phase.INITIALIZED)
     assert judged(scene, begun=told(RUN0, RUN1)).generation == 2
 
 
-def test_what_sidecars_were_told_counts_even_if_the_record_of_it_was_lost():
+def test_commands_of_lost_records_still_count():
     said = judged(alone(running(run(21, 0)), generation=3))
     assert said.generation == 11
     assert said.stop_generation > 21
 
 
-def test_a_start_that_a_stamp_has_ended_is_started_anew_under_another_number():
-    """The stamp of a new controller overtook the news of what the former one had begun."""
+def test_start_ended_by_a_stamp_gets_a_new_number():
+    """The stamp of a new controller overtook the report of the former one's start."""
     theirs = run(3, 0, epoch=EPOCH - 1)
     undone = running(theirs, stop(0), RankEnded(1, 0, 0), Gone(1))
     said = judged(alone(undone, phase=Phase.INITIALIZED))
     assert (said.generation, said.run_generation) == (2, 5)
 
 
-def test_a_job_gives_its_gpus_back_when_a_pod_of_it_is_lost_for_long():
+def test_lost_pod_releases_the_gpus_after_a_while():
     lost = Sat(running(run(3, 0)), phase=PodPhase.LOST, since=NOW - 59, reachable=False)
     assert judged(alone(lost)).placement is not None
     said = judged(alone(replace(lost, since=NOW - 61)))
     assert (said.placement, said.phase) == (None, Phase.QUEUED)
     assert said.condition(ConditionType.SCHEDULED).reason == "PodLost"
-    assert said.broken == 0  # No other container waits for it, and it may save itself yet.
+    assert said.broken == 0  # No other container waits for it, and it may still save.
     others = pair(running(RUN0), replace(lost, state=running(RUN1), since=NOW - 61))
     assert judged(others).broken == 3
 
 
 def bereft(state, code=CauseCode.NODE_LOST, **rest):
-    """A job whose node was lost, with what it had there."""
+    """A job whose node was lost, and what it had there."""
     job_pod = state if isinstance(state, Sat) else Sat(state)
     job_pods, leftover = {"n0": job_pod}, frozenset({GpuRef(N0, 1)})
     return cast(
@@ -468,7 +454,7 @@ def bereft(state, code=CauseCode.NODE_LOST, **rest):
     )
 
 
-def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
+def test_training_that_survived_a_lost_node_is_adopted():
     said = verdict(bereft(running(run(3, 1)), generation=4))
     assert (said.status.phase, said.status.placement) == (Phase.RUNNING, make_placement(n0=(1,)))
     assert (said.status.run_generation, said.status.leftover) == (3, frozenset())
@@ -491,27 +477,27 @@ def test_what_trained_on_while_its_node_was_lost_is_taken_up_as_it_is():
         bereft(Sat(running(run(3, 1)), phase=PodPhase.LOST, pod={"vanished": True})),
     ],
 )
-def test_what_does_not_train_on_whole_and_at_our_word_alone_is_decided_anew(lost):
+def test_disturbed_training_on_a_lost_node_is_not_adopted(lost):
     assert judged(lost).placement is None
 
 
-def test_what_was_told_something_newer_that_may_yet_arrive_is_not_taken_up():
+def test_training_with_a_newer_pending_run_is_not_adopted():
     later = Begun(5, {N0: run(5, 0, 1)})
     assert judged(bereft(running(run(3, 1))), begun={"a": later}).placement is None
     same = Begun(3, {N0: run(3, 1)})
     assert judged(bereft(running(run(3, 1))), begun={"a": same}).placement is not None
 
 
-def test_what_came_back_without_its_node_or_after_its_gpus_were_given_away_is_decided_anew():
+def test_lost_node_or_given_gpus_prevent_adoption():
     back = bereft(running(run(3, 1)))
     assert judged(back, nodes={"n1": 4}).placement is None
     assert judged(back, cast("b", {"n0": (1,)})).placement is None
 
 
-# --- it does not come up --------------------------------------------------------------------
+# --- starts that fail -----------------------------------------------------------------------
 
 
-def test_a_job_whose_pod_ends_before_it_was_used_gives_its_gpus_back_and_waits():
+def test_pod_that_ends_unused_releases_gpus_with_a_pause():
     died = Sat(phase=PodPhase.ENDED, fresh=True, pod={"message": "the node has no disk left"})
     said = verdict(alone(died, phase=Phase.INITIALIZED))
     assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
@@ -524,11 +510,11 @@ def test_a_job_whose_pod_ends_before_it_was_used_gives_its_gpus_back_and_waits()
     assert judged(alone(died, phase=Phase.INITIALIZED, setbacks=2)).retry_at == NOW + 40
 
 
-def test_a_pod_that_was_ended_on_purpose_is_no_failure():
+def test_pod_that_was_ended_on_purpose_is_no_failure():
     assert judged(alone(ENDED, phase=Phase.INITIALIZED)).placement is not None
 
 
-def test_a_job_whose_pods_take_too_long_gives_its_gpus_back_and_waits():
+def test_slow_pods_release_gpus():
     pending = replace(PENDING, since=NOW - 2000, pod={"reason": "ImagePullBackOff"})
     waits = alone(pending, phase=Phase.INITIALIZED, booked_at=NOW - 899)
     assert judged(waits).placement is not None
@@ -537,7 +523,7 @@ def test_a_job_whose_pods_take_too_long_gives_its_gpus_back_and_waits():
     assert "its SideCar on n0 does not start: ImagePullBackOff" in said.message
 
 
-def test_what_does_not_start_because_its_node_is_not_ready_goes_elsewhere_soon():
+def test_start_on_an_unready_node_goes_elsewhere_soon():
     waits = replace(PENDING, pod={"reason": "NodeNotReady", "message": "node n0 is not ready"})
     assert judged(alone(waits, phase=Phase.INITIALIZED, booked_at=NOW - 19)).placement is not None
     said = verdict(alone(waits, phase=Phase.INITIALIZED, booked_at=NOW - 21)).status
@@ -545,8 +531,8 @@ def test_what_does_not_start_because_its_node_is_not_ready_goes_elsewhere_soon()
     assert "node n0 is not ready" in said.message
 
 
-def test_a_pod_that_is_started_again_is_given_its_time():
-    """It ran for long, and cannot be spoken to since a moment ago; or the controller has begun then."""
+def test_restarted_pod_gets_its_time():
+    """It ran for long and is silent since a moment ago, or the controller began then."""
     restarting = Sat(None, phase=PodPhase.PENDING, since=NOW - 1, reachable=False)
     assert judged(alone(restarting, booked_at=NOW - 5000)).placement is not None
     unheard = replace(restarting, phase=PodPhase.UP)
@@ -555,49 +541,36 @@ def test_a_pod_that_is_started_again_is_given_its_time():
     assert judged(alone(for_ever, phase=Phase.INITIALIZED, booked_at=NOW - 5000)).placement is None
 
 
-def test_a_growing_job_goes_on_with_what_it_trains_on_if_its_new_pod_does_not_come_up():
-    job_pods: PodsByJob = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
-    grows = cast(
-        "a",
-        {"n0": (0,), "n1": (0,)},
-        generation=2,
-        job_pods=job_pods,
-        phase=Phase.ADJUSTING,
-        booked_at=NOW - 901,
-    )
-    said = judged(grows)
+def adjusting(holds):
+    """A job that trains on n0, with a pod on n1 that does not come up."""
+    late: dict[str, Any] = {"n1": replace(PENDING, since=1.0), "booked_at": NOW - 901}
+    return cast("a", holds, generation=2, n0=running(run(3, 0)), phase=Phase.ADJUSTING, **late)
+
+
+def test_growing_job_keeps_its_gpus_if_the_new_pod_fails():
+    said = judged(adjusting({"n0": (0,), "n1": (0,)}))
     assert (said.placement, said.adopted) == (make_placement(n0=(0,)), 3)
     assert (said.generation, said.run_generation) == (3, 3)
     assert said.retry_at == NOW + 10
 
 
-def test_it_gives_all_back_if_what_it_trains_on_is_decided_for_another():
-    job_pods: PodsByJob = {"n0": running(run(3, 0)), "n1": replace(PENDING, since=1.0)}
-    moves = cast(
-        "a",
-        {"n1": (0,)},
-        generation=2,
-        job_pods=job_pods,
-        phase=Phase.ADJUSTING,
-        booked_at=NOW - 901,
-    )
+def test_moving_job_releases_gpus_if_its_old_ones_are_given():
     other = cast("b", {"n0": (0,)}, phase=Phase.INITIALIZED)
-    assert judged(moves, other).placement is None
+    assert judged(adjusting({"n1": (0,)}), other).placement is None
 
 
-# --- what SideCars complain of --------------------------------------------------------------
+# --- problems of SideCars -------------------------------------------------------------------
 
 
-def test_what_a_sidecar_complains_of_is_told_once_with_its_remedy():
+def test_problem_is_reported_once_with_its_remedy():
     full = Problem("DiskFull", "/logs has no room", "make room where the output is written")
     said = verdict(alone(replace(running(run(3, 0)), problems=(full,))))
     (news,) = (each for each in said.news if each.reason == "DiskFull")
     assert (news.warning, news.message) == (True, f"{full.message}; {full.remedy}")
     told = said.status.condition(ConditionType.TROUBLED)
-    assert told is not None
     assert (told.status, told.reason) == (True, "DiskFull")
 
-    again = replace(full, message="/logs has no room, which takes other words now")
+    again = replace(full, message="/logs has no room, in other words")
     same = alone(replace(running(run(3, 0)), problems=(again,)), conditions=said.status.conditions)
     assert "DiskFull" not in reasons(verdict(same))
 
@@ -605,7 +578,7 @@ def test_what_a_sidecar_complains_of_is_told_once_with_its_remedy():
     assert "Solved" in reasons(verdict(over))
 
 
-def test_a_complaint_that_is_over_before_the_others_is_no_news():
+def test_end_of_one_of_two_problems_is_no_news():
     full, slow = Problem("DiskFull", "/logs has no room"), Problem("NoWarmStart", "it starts cold")
     both = verdict(alone(replace(running(run(3, 0)), problems=(full, slow))))
     assert "DiskFull,NoWarmStart" in reasons(both)
@@ -616,7 +589,7 @@ def test_a_complaint_that_is_over_before_the_others_is_no_news():
     assert "NoWarmStart" not in reasons(said)
 
 
-def test_what_was_complained_of_stays_told_when_the_pod_is_gone():
+def test_problem_outlives_the_pod():
     failed = Condition(ConditionType.TROUBLED, True, "CheckpointFailed", "it has no handler")
     said = judged(cast("a", phase=Phase.SUSPENDED, suspend=True, conditions=(failed,)))
     assert said.condition(ConditionType.TROUBLED) == failed
@@ -635,9 +608,9 @@ def test_progress_is_that_of_the_leader():
     assert known.iterated_at == NOW - 3, "when it was first seen"
 
 
-def test_progress_is_followed_while_newer_gpus_are_decided():
+def test_progress_is_followed_while_new_gpus_are_decided():
     trains = running(run(3, 0), progress=Progress(iteration=40, iterations_per_second=2.0))
-    awaited = cast("a", generation=4, job_pods={"n0": trains}, phase=Phase.QUEUED)
+    awaited = cast("a", generation=4, n0=trains, phase=Phase.QUEUED)
     assert judged(awaited).iteration == 40
 
 
@@ -645,7 +618,7 @@ def test_progress_is_followed_while_newer_gpus_are_decided():
     ("direction", "value", "reached"),
     [(Direction.RISES, 0.8, 0), (Direction.RISES, 0.95, 2), (Direction.FALLS, 0.8, 2)],
 )
-def test_how_often_in_a_row_the_target_was_reached_is_counted(direction, value, reached):
+def test_target_hits_in_a_row_are_counted(direction, value, reached):
     training = Training(target=Target(metric="m", value=0.9, patience=5, direction=direction))
     state = running(run(3, 0), progress=Progress(iteration=9, metrics={"m": value}))
     said = judged(alone(state, training=training, reached=1, metric=0.5))
@@ -653,14 +626,13 @@ def test_how_often_in_a_row_the_target_was_reached_is_counted(direction, value, 
     assert judged(alone(state, training=training, reached=1, metric=value)).reached == 1
 
 
-def test_a_job_that_stands_still_is_told_once_and_so_is_that_it_moves_again():
+def test_stall_and_its_end_are_reported_once():
     stands = running(run(3, 0), progress=Progress(iteration=9, idle_seconds=700, stalled=True))
     said = verdict(alone(stands))
     condition = said.status.condition(ConditionType.PROGRESSING)
     assert (condition.status, condition.message) == (False, "no iteration for 700 s")
     assert [(news.reason, news.warning) for news in said.news] == [("Stalled", True)]
-    told_already = alone(stands, conditions=(condition,))
-    assert reasons(verdict(told_already)) == []
+    assert reasons(verdict(alone(stands, conditions=(condition,)))) == []
     starts_anew = alone(running(run(3, 0), progress=Progress()), conditions=(condition,))
     assert not judged(starts_anew).condition(ConditionType.PROGRESSING).status
     step = Progress(iteration=10, begun=True)
@@ -669,7 +641,7 @@ def test_a_job_that_stands_still_is_told_once_and_so_is_that_it_moves_again():
 
 
 def hanging(since, *, idle=60.0, limit=200.0, **rest):
-    """A job with the report, at that time, that it stands still, and no further report since."""
+    """A job that reported a stall at that time, and nothing since."""
     told = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration", since=since)
     state = running(
         run(3, 0), progress=Progress(iteration=9, begun=True, idle_seconds=idle, stalled=True)
@@ -678,7 +650,7 @@ def hanging(since, *, idle=60.0, limit=200.0, **rest):
     return alone(state, progress=watched, conditions=(told,), **rest)
 
 
-def test_a_job_that_hangs_for_too_long_is_started_anew_and_that_is_a_failure():
+def test_long_hang_restarts_the_job_as_a_failure():
     said = verdict(hanging(NOW - 140))
     status = said.status
     assert (status.failures, status.generation, status.phase) == (1, 2, Phase.INITIALIZED)
@@ -694,10 +666,10 @@ def test_a_job_that_hangs_for_too_long_is_started_anew_and_that_is_a_failure():
         pytest.param(1, {"idle": 201.0}, 1, id="counts from its last step"),
         pytest.param(500, {"decided_at": NOW - 100}, 0, id="but not from before its start"),
         pytest.param(500, {"broken": 3, "generation": 2}, 0, id="is counted once"),
-        pytest.param(500, {"limit": None}, 0, id="nobody asked for it"),
+        pytest.param(500, {"limit": None}, 0, id="without a limit"),
     ],
 )
-def test_a_hang(since, rest, failures):
+def test_hang_limit(since, rest, failures):
     assert judged(hanging(NOW - since, **rest)).failures == failures
 
 
@@ -710,15 +682,14 @@ def test_gpu_seconds_are_counted_now_and_then():
     assert said.service == 45.0
 
 
-def test_where_very_many_hold_gpus_they_are_counted_more_seldom():
-    """Each count is a write, and an API server has better to do."""
+def test_many_jobs_are_counted_more_rarely():
+    """Each count is a write to the API server."""
     crowd = [
-        cast(f"b{n}", {"n0": (n,)}, job_pods={"n0": running(run(3, n))}, decided_at=NOW)
-        for n in range(1, 200)
+        cast(f"b{n}", {"n0": (n,)}, n0=running(run(3, n)), decided_at=NOW) for n in range(1, 200)
     ]
 
     def is_counted_after(seconds: float) -> bool:
-        one = cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))}, decided_at=NOW - seconds)
+        one = cast("a", {"n0": (0,)}, n0=running(run(3, 0)), decided_at=NOW - seconds)
         said = judge(make_scene(one, *crowd)).get(A)
         return said is not None and said.status.counted_at == NOW
 
@@ -739,17 +710,10 @@ UNHEARD = replace(NOT_OURS, pod={"reason": "NotTaken", "message": "the quota is 
         ({}, {}),
     ],
 )
-def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(job_pods: PodsByJob, rest):
-    """Nothing can begin until that is over; others need not wait for it."""
-    held = cast(
-        "a",
-        {"n0": (0,)},
-        job_pods=job_pods,
-        phase=Phase.INITIALIZED,
-        problem="it is no pod",
-        **rest,
-    )
-    said = verdict(held)
+def test_job_set_aside_before_its_start_releases_gpus(job_pods: PodsByJob, rest):
+    """Nothing can begin until it is readmitted."""
+    known = {"phase": Phase.INITIALIZED, "problem": "it is no pod", **rest}
+    said = verdict(cast("a", {"n0": (0,)}, job_pods=job_pods, **known))
     assert (said.status.placement, said.status.phase) == (None, Phase.QUEUED)
     condition = said.status.condition(ConditionType.SCHEDULED)
     assert (condition.status, condition.reason) == (False, "SetAside")
@@ -768,13 +732,12 @@ def test_who_is_set_aside_before_anything_began_gives_its_gpus_back(job_pods: Po
         ({"n0": running(run(3, 0)), "n1": PENDING}, {}),
     ],
 )
-def test_who_is_set_aside_keeps_what_something_of_it_may_run_on(job_pods: PodsByJob, rest):
+def test_job_set_aside_keeps_gpus_that_it_may_use(job_pods: PodsByJob, rest):
     held = cast("a", {"n0": (0,)}, job_pods=job_pods, problem="it is no pod", **rest)
     assert judged(held).placement is not None
 
 
-def test_news_of_an_attempt_that_was_overtaken_is_no_crash():
-    """It ended badly because it was ordered to stop."""
+def test_failure_of_an_overtaken_attempt_is_no_crash():
+    """It failed because of the stop."""
     state = running(run(3, 0), stop(4), RankEnded(1, 0, None, 15), Gone(1))
-    said = judged(cast("a", generation=2, job_pods={"n0": state}, phase=Phase.QUEUED))
-    assert said.failures == 0
+    assert judged(cast("a", generation=2, n0=state, phase=Phase.QUEUED)).failures == 0

@@ -1,6 +1,4 @@
-"""
-The memory of a controller: what it learns, for which jobs it keeps it, and the cost of changes.
-"""
+"""What a controller learns, for which jobs it keeps it, and the cost of changes."""
 
 import time
 from collections.abc import Iterator
@@ -65,7 +63,7 @@ def entry(generation: int, placement: Placement | None, kind: JobType = OWN, **s
 
 
 def trains(memory: LearnedState, there: Entry, *, since: float, until: float) -> None:
-    """Let it train ten iterations a second, and its SideCar tell that each second."""
+    """Let it train ten iterations a second, with a report each second."""
     generation = there.status.run_generation
     for second in range(int(until - since) + 1):
         iteration = 10 * second
@@ -95,15 +93,12 @@ def scene(*entries: Entry, now: float = 1.0) -> Scene:
     )
 
 
-# --- types of one job -----------------------------------------------------------------------
-
-
 def speeds_of(memory: LearnedState, kind: JobType) -> list[float]:
     profile = memory.profiles().get(kind)
     return [] if profile is None else [each.iterations_per_s for each in profile.speeds.values()]
 
 
-def test_speeds_with_another_batch_are_those_of_the_type_with_that_batch(memory):
+def test_speeds_count_for_the_batch_that_was_trained(memory):
     kind = JobType("resnet", "imagenet", 64)
     there = entry(1, ONE, kind, batch_size=128)
     job = replace(there.job, type=kind, training=Training(iterations=1000, batch_size=64))
@@ -113,7 +108,7 @@ def test_speeds_with_another_batch_are_those_of_the_type_with_that_batch(memory)
     assert speeds_of(memory, kind) == []
 
 
-def test_a_job_learns_from_itself_with_each_batch_that_it_trains(memory):
+def test_job_without_a_type_learns_from_itself(memory):
     there = entry(1, ONE, batch_size=128)
     job = replace(there.job, training=Training(iterations=1000, batch_size=64))
     there = replace(there, job=job)
@@ -125,7 +120,7 @@ def test_a_job_learns_from_itself_with_each_batch_that_it_trains(memory):
     assert list(memory.profiles()) == [ENDED]
 
 
-def test_what_only_one_job_can_use_is_not_kept(memory, file):
+def test_knowledge_of_one_job_is_not_stored(memory, file):
     shared = JobType("resnet50")
     trains(memory, entry(1, ONE), since=100.0, until=110.0)
     trains(memory, entry(2, ONE, shared), since=200.0, until=210.0)
@@ -135,7 +130,7 @@ def test_what_only_one_job_can_use_is_not_kept(memory, file):
     assert memory.notebook.state().dropped == (0, 0)
 
 
-def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file):
+def test_knowledge_of_one_job_lasts_until_its_end(memory, file):
     there = entry(1, ONE)
     trains(memory, there, since=100.0, until=110.0)
     memory.update(scene(there))
@@ -147,7 +142,7 @@ def test_it_is_known_while_others_refresh_and_until_the_job_is_over(memory, file
     assert OWN not in memory.profiles()
 
 
-def test_the_next_leader_knows_it_too_while_the_job_lives(memory, file):
+def test_next_leader_knows_it_while_the_job_lives(memory, file):
     there = entry(1, ONE)
     trains(memory, there, since=100.0, until=110.0)
     notebook = Notebook(open_store(str(file), environment={})).open(wait_seconds=LONG_S)
@@ -160,14 +155,11 @@ def test_the_next_leader_knows_it_too_while_the_job_lives(memory, file):
         assert OWN not in later.profiles()
 
 
-def test_the_table_of_jobs_tells_no_type_that_nobody_gave(memory, file):
+def test_job_table_shows_no_made_up_type(memory, file):
     memory.update(scene(entry(1, ONE), now=1000.0))
     assert memory.notebook.flush(LONG_S)
     with closing(open_store(str(file), environment={})) as store:
         assert [row.type for row in store.jobs()] == [JobType("")]
-
-
-# --- what changes cost ----------------------------------------------------------------------
 
 
 def note(memory: LearnedState, step: Start | Reshape, there: Entry) -> None:
@@ -181,7 +173,7 @@ def costs(memory: LearnedState) -> list[tuple[str, float | None]]:
     return [(line.step, line.cost_seconds) for _, line in found if isinstance(line, Decided)]
 
 
-def test_the_cost_of_a_start_is_known_with_its_first_step(memory):
+def test_start_costs_are_known_with_the_first_step(memory):
     there = entry(1, ONE)
     note(memory, Start(JOB, ONE, Cause(CauseCode.ITS_TURN)), there)
     trains(memory, there, since=100.0, until=101.0)
@@ -190,7 +182,7 @@ def test_the_cost_of_a_start_is_known_with_its_first_step(memory):
     assert seconds == pytest.approx(1.25 + 2.5)
 
 
-def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
+def test_change_costs_match_the_job_status(memory):
     """The history and the sum in the status contain the same figures."""
     there = entry(2, TWO)
     note(memory, Reshape(JOB, ONE, TWO, Cause(CauseCode.IDLE_GPUS)), there)
@@ -202,12 +194,12 @@ def test_the_cost_of_a_change_is_the_one_that_is_counted_for_the_job(memory):
     memory.note_cost(JOB, 1, 99.0)
     memory.note_cost(JOB, 2, 31.0)
     assert costs(memory) == [("reshape", 31.0)]
-    # The cost of repeated work is known later, and is a cost of the same change.
+    # The cost of repeated work is known later.
     memory.note_cost(JOB, 2, 4.0)
     assert costs(memory) == [("reshape", 35.0)]
 
 
-def test_what_people_were_warned_of_is_kept_as_a_warning(memory: LearnedState):
+def test_warnings_are_kept_as_warnings(memory: LearnedState):
     memory.note_news(JOB, News("Crashed", "exited with status 7", warning=True), 1.0)
     memory.note_news(JOB, News("Running", "trains on n0[0]"), 2.0)
     memory.note_news(JOB, News("Long", "x" * 10_000), 0.0)
@@ -218,7 +210,7 @@ def test_what_people_were_warned_of_is_kept_as_a_warning(memory: LearnedState):
     assert len(lines[-1].message) == LONGEST_TEXT
 
 
-def test_what_happened_is_listed_before_the_decision_of_the_same_time(memory: LearnedState):
+def test_news_come_before_the_decision_of_the_same_time(memory: LearnedState):
     for turn in range(5):
         state = JobState(job=entry(1, ONE).job, order=0, iterations_total=1000.0)
         now = 100.0 + turn

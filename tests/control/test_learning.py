@@ -26,8 +26,6 @@ def entry() -> Entry:
     return Entry(make_job("job", options=(2,)), 0, status)
 
 
-# --- pods ---------------------------------------------------------------------------------
-
 BOOKING = Booking(NODE, 1)
 
 
@@ -58,7 +56,7 @@ COLD: dict[str, Any] = {"warmth": Warmth(wanted=1, ready=0)}
 LEAVING: dict[str, Any] = {"target": Stop(1, 4, "incarnation", leave=True), "leaving": True}
 
 
-def test_a_pod_has_started_when_its_sidecar_is_warm():
+def test_pod_has_started_when_its_sidecar_is_warm():
     learnt = terms(
         PodTimes(),
         scene(ORDERED_AT, phase=PodPhase.PENDING),
@@ -69,7 +67,7 @@ def test_a_pod_has_started_when_its_sidecar_is_warm():
     assert learnt == [(CostTerm.POD_INITIALIZATION, 7.0)]
 
 
-def test_a_pod_takes_from_its_last_process_to_its_proven_end_to_end():
+def test_termination_lasts_from_last_process_to_proven_end():
     learnt = terms(
         PodTimes(),
         scene(ORDERED_AT),
@@ -82,11 +80,11 @@ def test_a_pod_takes_from_its_last_process_to_its_proven_end_to_end():
     assert learnt == [(CostTerm.POD_INITIALIZATION, 0.0), (CostTerm.POD_TERMINATION, 5.0)]
 
 
-def test_pods_that_were_there_before_us_teach_nothing_of_their_start():
+def test_inherited_pods_teach_no_start_time():
     assert terms(PodTimes(), scene(ORDERED_AT + 7, fresh=False)) == []
 
 
-def test_a_pod_that_dies_teaches_nothing_of_how_pods_end():
+def test_crashed_pods_teach_no_end_time():
     lessons = PodTimes()
     dead = scene(ORDERED_AT + 2, phase=PodPhase.ENDED, released=False)
     assert terms(lessons, scene(ORDERED_AT, fresh=False), dead) == []

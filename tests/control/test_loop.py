@@ -1,4 +1,4 @@
-"""The loop: one decision for many changes, and nothing that stops it."""
+"""The loop: one decision for many changes, and no job or failure that stops it."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ from tests.control.training import Trainings
 
 
 class Counting(PlayedMetrics):
-    """Lets others wait for the next decision."""
+    """Wakes the test at each decision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ PATIENT = Pace(settle_seconds=0.3, longest_settle_seconds=60.0, look_seconds=60.
 
 
 def controlled(pace: Pace) -> tuple[Any, World, Counting]:
-    """Make a controller that runs on the event loop and by the clock of this test."""
+    """Make a controller that uses the event loop and the clock of this test."""
     world = World("run", {"n0": 4})
     world.epoch, leash, metrics = 1, Leash(), Counting()
     controller = Controller(
@@ -88,7 +88,7 @@ async def running(pace: Pace = PATIENT) -> AsyncIterator[tuple[Any, World, Count
 
 
 def hold_launches(controller: Any) -> tuple[list[JobId], asyncio.Event]:
-    """Let no pod start before an event; returns the jobs whose pods were asked for, and that event."""
+    """Let no pod start before an event; return the jobs with requested pods, and the event."""
     platform, asked, may_end = controller.observer._platform, [], asyncio.Event()
     launch = platform.launch
 
@@ -114,7 +114,7 @@ async def until(event: asyncio.Event) -> None:
 
 
 @living
-async def test_a_hundred_submissions_are_one_decision():
+async def test_hundred_submissions_are_one_decision():
     async with running() as (controller, world, metrics):
         for number in range(100):
             world.submit(make_job(f"job-{number}", options=(1,)))
@@ -127,8 +127,8 @@ async def test_a_hundred_submissions_are_one_decision():
 
 
 @living
-async def test_a_large_decision_is_taken_in_bites_and_who_can_never_run_is_told_first():
-    # News that comes alone is not waited with: here it would be for too long.
+async def test_large_decision_comes_in_batches_and_impossible_jobs_first():
+    # News that comes alone is decided at once: the settle time would be too long here.
     bites = replace(PATIENT, most_steps=3, settle_seconds=1000.0)
     async with running(bites) as (controller, world, metrics):
         jobs = submit_some(world, 8)
@@ -145,7 +145,7 @@ async def test_a_large_decision_is_taken_in_bites_and_who_can_never_run_is_told_
 
 
 @living
-async def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_waits_for_them():
+async def test_next_decision_begins_before_the_last_launches_end():
     bites = replace(PATIENT, most_steps=2, trailing_launches=2)
     async with running(bites) as (controller, world, metrics):
         asked, may_end = hold_launches(controller)
@@ -172,7 +172,7 @@ async def test_it_looks_and_decides_while_the_last_pods_are_asked_for_and_then_w
 
 
 @living
-async def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
+async def test_urgent_newcomer_interrupts_the_launches():
     pace = replace(PATIENT, most_steps=4, bite_seconds=0.0, launches_at_once=1)
     async with running(pace) as (controller, world, metrics):
         asked, may_end = hold_launches(controller)
@@ -193,7 +193,7 @@ async def test_who_comes_while_much_is_done_is_looked_at_before_all_of_it_is():
 
 
 @living
-async def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
+async def test_launches_end_with_the_controller():
     ended = []
     async with running(replace(PATIENT, trailing_launches=4)) as (controller, world, metrics):
 
@@ -211,7 +211,7 @@ async def test_pods_that_are_asked_for_at_the_end_are_asked_for_no_longer():
 
 
 @living
-async def test_an_error_is_no_reason_to_end_and_another_leader_is():
+async def test_errors_do_not_end_the_loop_but_a_new_leader_does():
     controller, world, metrics = controlled(Pace(look_seconds=0.01))
     platform, failures = controller.observer._platform, list[int]()
     observe = platform.observe
@@ -233,8 +233,8 @@ async def test_an_error_is_no_reason_to_end_and_another_leader_is():
 
 
 @living
-async def test_the_loop_rests_longer_than_it_works():
-    """The loop leaves turns to others on the event loop, even if there is much news."""
+async def test_loop_rests_longer_than_it_works():
+    """Others get turns on the event loop, even if there is much news."""
     busy = Pace(look_seconds=0.0, period_seconds=0.0, rest_share=1e9, longest_rest_seconds=1e9)
     async with running(busy) as (controller, _, metrics):
         for _ in range(20):
@@ -243,28 +243,28 @@ async def test_the_loop_rests_longer_than_it_works():
         assert metrics.cycles == 1
 
 
-def test_what_was_left_is_done_first_and_is_not_left_again():
+def test_leftovers_come_first_and_are_not_left_again():
     bites = BatchSize(Pace(most_steps=256, bite_seconds=2.0))
     bites.note(BatchResult(steps=100, seconds=2.0, effort=0.5, is_hurried=False))
     assert (bites.most, bites.is_long) == (256, True)
     bites.note(BatchResult(steps=256, seconds=2.5, effort=0.5, left=120))
-    assert not bites.is_long, "so that it is not cut short again"
-    assert bites.most == 40, "as many as a hundred less those that are left, of which half is done"
+    assert not bites.is_long, "the next batch is not cut short again"
+    assert bites.most == 40, "a hundred less the leftovers, of which half is done"
     bites.note(BatchResult(steps=40, seconds=2.5, effort=0.5))
     bites.note_rest(1.0)
-    assert bites.most == 100, "how fast it went with those that were left says nothing"
+    assert bites.most == 100, "the speed of leftovers does not count"
     bites.note(BatchResult(steps=100, seconds=4.0, effort=0.5))
     assert bites.most == 50
     bites.note(BatchResult(steps=50, seconds=2.0, left=1000))
-    assert bites.most == 8, "it always goes on"
+    assert bites.most == 8, "it never stops"
 
 
-def test_a_bite_is_what_can_be_taken_in_time():
+def test_batch_size_follows_the_time_it_takes():
     bites = BatchSize(Pace(most_steps=64, bite_seconds=2.0))
     bites.note(BatchResult(steps=64, seconds=4.0))
     assert bites.most == 32
     bites.note(BatchResult(steps=0, seconds=9.0))
-    assert bites.most == 32, "who decides nothing learns nothing"
+    assert bites.most == 32, "a decision without steps teaches nothing"
     bites.note(BatchResult(steps=32, seconds=60.0))
     assert bites.most == 8, "each look costs something too"
     bites.note(BatchResult(steps=8, seconds=0.01))
@@ -274,9 +274,9 @@ def test_a_bite_is_what_can_be_taken_in_time():
     bites.note(BatchResult(steps=12, seconds=2.0, effort=60.0))
     assert bites.most == 36, "a newcomer does not wait for minutes"
     bites.note(BatchResult(steps=36, seconds=6.0, effort=0.1, is_hurried=False))
-    assert bites.most == 12, "what is cheap to look at is looked at often"
+    assert bites.most == 12, "cheap looks are frequent"
     bites.note(BatchResult(steps=12, seconds=2.0, effort=0.25, is_hurried=False))
-    assert bites.most == 18, "more is taken where no job waits for the next decision"
+    assert bites.most == 18, "batches are larger if no job waits"
     bites.note(BatchResult(steps=18, seconds=3.0, effort=9.0, is_hurried=False))
     assert bites.most == 36
     unlimited = BatchSize(Pace())
@@ -284,7 +284,7 @@ def test_a_bite_is_what_can_be_taken_in_time():
     assert unlimited.most == 0
 
 
-def test_rest_is_owed_for_work_and_what_others_do_meanwhile_is_no_work(monkeypatch):
+def test_rest_is_owed_only_for_own_work(monkeypatch):
     now = 0.0
     clock = SimpleNamespace(thread_time=lambda: now, perf_counter=lambda: now)
     monkeypatch.setattr(pacing, "time", clock)
@@ -298,20 +298,18 @@ def test_rest_is_owed_for_work_and_what_others_do_meanwhile_is_no_work(monkeypat
     assert effort.rest(Pace(rest_share=1.0)) == 0.0, "others had their turn already"
 
 
-def test_a_sidecar_that_obeys_another_says_that_another_leads():
+def test_obeying_another_leader_ends_the_former_one():
     with governed() as government:
         job = submit(government, "job")
-        former = government.begin()
-        government.world.run(20.0)
+        former = government.begin(run=20.0)
         assert has_begun(government, job)
-        government.begin()
-        government.world.run(5.0)
+        government.begin(run=5.0)
         assert former.is_over
         told = [entry for entry in government.world.log if "[1] ends: Fenced" in entry]
         assert "obeys another controller" in told[0]
 
 
-# --- who is set aside -----------------------------------------------------------------------
+# --- jobs set aside -------------------------------------------------------------------------
 
 
 @dataclass
@@ -336,34 +334,31 @@ class Lawless:
         return Decision({s.id: Share(2 if s.id in greedy else 1, turn) for s in states})
 
 
-def test_a_job_that_no_sound_plan_is_made_for_is_set_aside_alone():
+def test_job_without_a_valid_plan_is_set_aside_alone():
     with governed({"n0": 4}, Lawless()) as government:
         good, bad, other = (submit(government, name) for name in ("good", "bad", "other"))
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         assert has_begun(government, good, other)
         condition = status(government, bad).condition(ConditionType.SET_ASIDE)
-        assert condition is not None
         assert condition.status
         assert "job bad cannot run on 2 GPUs" in condition.message
         assert status(government, bad).placement is None
         for job in (good, other):
             assert status(government, job).condition(ConditionType.SET_ASIDE) is None
         assert [error.job for error in government.metrics.broken] == [bad]
-        # Its user changes it, so it is tried again.
+        # A change by its user brings a new attempt.
         demand = replace(government.world.entries[bad].job.gpus, options=(1, 2))
         government.world.change(bad, gpus=demand)
         government.world.run(60.0)
         assert has_begun(government, bad)
 
 
-def test_a_job_that_is_set_aside_keeps_what_it_has_and_nobody_else_gets_it():
-    """It trains on one GPU; the policy wants it to have two, which it cannot use."""
+def test_job_set_aside_keeps_its_gpus():
+    """It trains on one GPU; the policy wants to give it two, which it cannot use."""
     policy = Lawless(meek=True)
     with governed({"n0": 2}, policy) as government:
         bad = submit(government, "bad")
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         assert has_begun(government, bad)
         policy.meek = False
         late, later = submit(government, "late"), submit(government, "later")
@@ -374,12 +369,11 @@ def test_a_job_that_is_set_aside_keeps_what_it_has_and_nobody_else_gets_it():
         assert status(government, later).phase is Phase.QUEUED
 
 
-def test_a_policy_that_fails_ends_nothing_and_those_who_wait_are_told():
+def test_failing_policy_stops_no_training_and_says_so():
     policy = Lawless()
     with governed({"n0": 4}, policy) as government:
         first = submit(government, "first")
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         policy.raises.append(ZeroDivisionError("division by zero"))
         late = submit(government, "late")
         government.world.run(20.0)
@@ -394,12 +388,11 @@ def test_a_policy_that_fails_ends_nothing_and_those_who_wait_are_told():
         assert has_begun(government, late)
 
 
-def test_who_waits_on_is_told_again_when_a_job_that_was_named_has_ended():
+def test_wait_message_is_renewed_when_a_named_job_ends():
     fifo = policies.make("fifo")
     with governed({"n0": 2, "n1": 2}, fifo) as government:
         first, second = (submit(government, name, options=(2,)) for name in ("first", "second"))
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         assert has_begun(government, first, second)
         wide = submit(government, "wide", options=(4,))
         government.world.run(20.0)
@@ -411,19 +404,18 @@ def test_who_waits_on_is_told_again_when_a_job_that_was_named_has_ended():
         assert (after.phase, after.cause) == (Phase.QUEUED, before.cause)
         assert "first" not in after.message
         assert after.condition(ConditionType.SCHEDULED).message == after.message
-        # The reason is the one that users know already.
+        # Users know the reason already.
         assert len([reason for reason, _ in told(government, wide) if reason == "Waiting"]) == 1
 
 
-def test_what_is_recorded_about_one_job_stops_no_other():
+def test_nonsensical_record_stops_no_other_job():
     with governed() as government:
         odd, fine = submit(government, "odd"), submit(government, "fine")
         world = government.world
         entry = world.entries[odd]
         nonsense: Any = None
         world.entries[odd] = replace(entry, status=replace(entry.status, service=nonsense))
-        government.begin()
-        world.run(20.0)
+        government.begin(run=20.0)
         assert has_begun(government, fine)
         assert status(government, odd).condition(ConditionType.SET_ASIDE).status
         assert "contradicts itself" in status(government, odd).message
@@ -437,11 +429,10 @@ def test_what_is_recorded_about_one_job_stops_no_other():
 # --- reports to users -----------------------------------------------------------------------
 
 
-def test_each_decision_is_told_in_an_event_with_its_reason():
+def test_each_decision_is_an_event_with_its_reason():
     with governed() as government:
         first = submit(government, "first", options=(2, 4))
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         submit(government, "second", options=(2, 4))
         government.world.run(20.0)
         government.world.change(first, suspend=True)
@@ -455,11 +446,10 @@ def test_each_decision_is_told_in_an_event_with_its_reason():
         assert decisions[2][1].startswith("gives back 2 GPUs: it is suspended")
 
 
-def test_a_job_that_waits_is_told_why_when_the_reason_is_another_one():
+def test_wait_is_reported_once_per_reason():
     with governed() as government:
         first = submit(government, "first", options=(4,))
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         second = submit(government, "second", options=(4,))
         government.world.run(100.0)
         [(reason, message)] = told(government, second)
@@ -471,19 +461,16 @@ def test_a_job_that_waits_is_told_why_when_the_reason_is_another_one():
         assert [reason for reason, _ in told(government, second)][:2] == ["Waiting", "Scheduled"]
 
 
-def test_each_wait_is_counted_once_by_its_outcome_and_not_again_by_the_next_controller():
+def test_each_wait_is_counted_once_across_controllers():
     with governed() as government:
         first = submit(government, "first", options=(4,))
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         second = submit(government, "second", options=(4,))
         government.world.run(100.0)
         [(job, outcome, seconds)] = government.metrics.waits
         assert (job, outcome) == (first, "started")
         assert 0.0 < seconds < 20.0
-        government.kill(government.leader)
-        government.begin()
-        government.world.run(20.0)
+        government.succeed(run=20.0)
         for job in (second, first):
             government.world.cancel(job)
             government.wake()
@@ -501,7 +488,7 @@ def test_each_wait_is_counted_once_by_its_outcome_and_not_again_by_the_next_cont
         pytest.param(3, Phase.FAILED, [], id="fails after it trained"),
     ],
 )
-def test_the_end_of_a_job_that_has_not_trained_is_the_end_of_its_wait(running, phase, outcomes):
+def test_end_before_training_ends_the_wait(running, phase, outcomes):
     before = make_scene(cast("a", phase=Phase.INITIALIZED, running=running))
     [entry] = before.entries.values()
     found = find_waits(before, {entry.job.id: replace(entry.status, phase=phase)})
@@ -509,25 +496,21 @@ def test_the_end_of_a_job_that_has_not_trained_is_the_end_of_its_wait(running, p
     assert not list(find_waits(before, {entry.job.id: entry.status}))
 
 
-def test_that_a_job_can_never_run_is_told_once_even_by_those_who_come_later():
+def test_impossible_job_is_reported_once_across_controllers():
     with governed() as government:
         large = submit(government, "large", options=(8,))
-        government.begin()
-        government.world.run(20.0)
-        government.kill(government.leader)
-        government.begin()
-        government.world.run(60.0)
+        government.begin(run=20.0)
+        government.succeed(run=60.0)
         [(reason, message)] = told(government, large)
         assert (reason, "at least 8 GPUs" in message) == ("Waiting", True)
 
 
-def test_who_is_set_aside_is_told_and_told_when_it_is_over():
+def test_job_set_aside_is_reported_and_so_is_its_return():
     with governed() as government:
         odd = submit(government, "odd")
         world = government.world
         world.entries[odd] = replace(world.entries[odd], problem="gpus.options: is not a list")
-        government.begin()
-        world.run(40.0)
+        government.begin(run=40.0)
         assert told(government, odd) == [("SetAside", "is set aside: gpus.options: is not a list")]
         assert status(government, odd).placement is None
         world.entries[odd] = replace(world.entries[odd], problem="", spec_generation=2)
@@ -535,23 +518,19 @@ def test_who_is_set_aside_is_told_and_told_when_it_is_over():
         assert "Readmitted" in [reason for reason, _ in told(government, odd)]
 
 
-# --- what is away ---------------------------------------------------------------------------
+# --- failures of others ---------------------------------------------------------------------
 
 
 class Forgetful(PlayedMemory):
-    """A store that is away, and says so each time."""
+    """A store that raises each time."""
 
-    def update(self, *_: Any, **__: Any) -> None:
+    def fail(self, *_: Any, **__: Any) -> None:
         raise OSError("the store is away")
 
-    def note(self, *_: Any, **__: Any) -> None:
-        raise OSError("the store is away")
-
-    def note_news(self, *_: Any, **__: Any) -> None:
-        raise OSError("the store is away")
+    update = note = note_news = fail
 
 
-def test_a_memory_that_fails_and_people_that_cannot_be_told_end_nothing():
+def test_failing_store_and_failing_events_end_nothing():
     async def fail(*_: Any, **__: Any) -> None:
         raise OSError("no events today")
 
@@ -564,29 +543,24 @@ def test_a_memory_that_fails_and_people_that_cannot_be_told_end_nothing():
         assert has_begun(government, job)
 
 
-# --- when it decides ------------------------------------------------------------------------
+# --- times of decisions ---------------------------------------------------------------------
 
 
-def test_a_controller_that_begins_asks_the_sidecars_before_it_decides():
+def test_new_controller_hears_the_sidecars_before_it_decides():
     policy = Lawless()
     with governed({"n0": 4}, policy) as government:
         job = submit(government, "job")
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         assert has_begun(government, job)
         policy.seen.clear()
         world = government.world
         world.silent.add(NodeName("n0"))
-        government.kill(government.leader)
-        government.begin()
-        world.run(5.0)
+        government.succeed(run=5.0)
         assert policy.seen == []
         world.run(8.0)
-        assert policy.seen != [], "it does not wait for ever"
+        assert policy.seen != [], "the wait has a limit"
         policy.seen.clear()
-        government.kill(government.leader)
-        government.begin()
-        world.run(5.0)
+        government.succeed(run=5.0)
         assert policy.seen == []
         world.silent.clear()
         world.run(10.0)
@@ -596,7 +570,7 @@ def test_a_controller_that_begins_asks_the_sidecars_before_it_decides():
 
 @dataclass
 class Remembering(Lawless):
-    """Remembers how often it has decided."""
+    """Counts its decisions in its state."""
 
     name: ClassVar[str] = "remembering"
     remembered: list[object] = field(default_factory=list)
@@ -607,23 +581,21 @@ class Remembering(Lawless):
         return replace(super().allocate(view), state={"count": count + 1})
 
 
-def test_what_a_policy_remembers_survives_its_controller():
+def test_policy_state_outlives_the_controller():
     policy = Remembering()
     with governed({"n0": 4}, policy) as government:
         submit(government, "job")
-        government.begin()
-        government.world.run(20.0)
+        government.begin(run=20.0)
         assert policy.remembered[0] is None
         last = policy.remembered[-1]
-        government.kill(government.leader)
-        government.begin()
+        government.succeed()
         policy.remembered.clear()
         government.world.run(20.0)
         assert isinstance(last, dict)
         assert policy.remembered[0] == {"count": last["count"] + 1}
 
 
-def test_where_nothing_changes_nothing_is_said_or_written_and_decisions_are_rare():
+def test_steady_state_is_silent():
     with governed() as government:
         job = submit(government, "job")
         government.begin()
@@ -634,12 +606,12 @@ def test_where_nothing_changes_nothing_is_said_or_written_and_decisions_are_rare
         world.run(100.0)
         period = government.options.pace.period_seconds
         assert world.witness.commands == before[0]
-        # How far it is is written now and then, together with its GPU-seconds.
+        # Progress is recorded now and then, together with GPU-seconds.
         assert world.records - before[1] <= 100 / 30 + 1
         assert government.metrics.decisions - before[2] <= 100 / period + 1
 
 
-def test_a_job_of_which_nothing_is_known_grows_as_soon_as_its_first_speed_is():
+def test_unmeasured_job_grows_with_its_first_speed():
     with governed() as government:
         government.memory.known = {}
         kind = JobType.of_one_job("job")
@@ -654,7 +626,7 @@ def test_a_job_of_which_nothing_is_known_grows_as_soon_as_its_first_speed_is():
         assert government.options.pace.period_seconds > 12.0
 
 
-def test_a_job_whose_node_is_lost_starts_elsewhere_as_soon_as_nothing_is_left_of_it():
+def test_job_of_a_lost_node_restarts_elsewhere_soon():
     with governed({"n0": 4, "n1": 4}) as government:
         job = submit(government, "job", checkpoint=Checkpoint(shared=True))
         government.begin()
@@ -663,7 +635,7 @@ def test_a_job_whose_node_is_lost_starts_elsewhere_as_soon_as_nothing_is_left_of
         assert has_begun(government, job)
         (lost,) = status(government, job).placement.nodes
         decisions = government.metrics.decisions
-        # Its pod lives on, as when the node is called by another name.
+        # Its pod lives on, as if the node had another name.
         del world.nodes[lost]
         world.run(2.5)
         assert government.options.pace.period_seconds > 2.5
@@ -672,7 +644,7 @@ def test_a_job_whose_node_is_lost_starts_elsewhere_as_soon_as_nothing_is_left_of
         assert government.metrics.decisions - decisions <= 4
 
 
-def test_a_job_whose_pods_are_refused_frees_its_gpus_soon(monkeypatch):
+def test_job_with_refused_pods_releases_gpus_soon(monkeypatch):
     orders = []
     take = PlayedPlatform.launch
 
@@ -691,7 +663,7 @@ def test_a_job_whose_pods_are_refused_frees_its_gpus_soon(monkeypatch):
         government.begin()
         world.run(500.0, until=lambda: status(government, greedy).setbacks == 1)
         assert world.now - began < rules.stuck_seconds + 10
-        # Not once a look: those are two seconds apart.
+        # Less than once a look, every two seconds.
         assert len(orders) < 10
         modest = submit(government, "modest")
         world.run(60.0, until=lambda: has_begun(government, modest))
@@ -701,7 +673,7 @@ def test_a_job_whose_pods_are_refused_frees_its_gpus_soon(monkeypatch):
 
 @dataclass
 class Sleeper(Lawless):
-    """Wants to be asked again after some seconds."""
+    """Sets the time of its next decision."""
 
     seconds: float = 3.0
     wakes: list[float] = field(default_factory=list)
@@ -711,12 +683,11 @@ class Sleeper(Lawless):
         return replace(super().allocate(view), wake_at=view.now + self.seconds)
 
 
-def test_a_policy_is_asked_again_when_it_wants_and_a_wish_in_the_past_stops_nothing():
+def test_policy_sets_its_next_decision_and_may_err():
     policy = Sleeper()
     with governed({"n0": 4}, policy) as government:
         submit(government, "job")
-        government.begin()
-        government.world.run(60.0)
+        government.begin(run=60.0)
         pauses = [b - a for a, b in zip(policy.wakes, policy.wakes[1:], strict=False)]
         assert max(pauses) < 3.2
         assert len(policy.wakes) < 60 / 3 + 6

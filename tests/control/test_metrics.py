@@ -1,4 +1,4 @@
-"""The metrics of GPUs and jobs, in the words that messages use as well."""
+"""The metrics of GPUs and jobs use the words of messages."""
 
 from dataclasses import replace
 
@@ -23,10 +23,10 @@ def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
+def test_gpu_states_are_those_of_gpu_list():
     scene = make_scene(
-        cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))}),
-        cast("b", {"n0": (1,)}, job_pods={"n0": ready()}, phase=Phase.INITIALIZED),
+        cast("a", {"n0": (0,)}, n0=running(run(3, 0))),
+        cast("b", {"n0": (1,)}, n0=ready(), phase=Phase.INITIALIZED),
         nodes={"n0": 4, "n1": 2},
     )
     node = scene.nodes[N0]
@@ -41,9 +41,9 @@ def test_gpus_are_counted_by_the_states_that_gpu_list_and_the_store_know():
     assert samples(metrics, "dljob_gpu_in_use") == {("0", "a", "n0", ""): 1.0}
 
 
-def test_who_uses_a_gpu_no_longer_is_not_told_to():
+def test_ended_use_is_no_longer_shown():
     metrics = Metrics()
-    metrics.show(make_scene(cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0))})))
+    metrics.show(make_scene(cast("a", {"n0": (0,)}, n0=running(run(3, 0)))))
     metrics.text()
     metrics.show(make_scene())
     assert samples(metrics, "dljob_gpu_in_use") == {}
@@ -55,23 +55,23 @@ def test_gpus_in_use_are_counted_by_namespace():
     trains = running(run(3, 0))
     metrics.show(
         make_scene(
-            cast("lab/a", {"n0": (0,)}, job_pods={"n0": trains}),
-            cast("lab/b", {"n1": (0,)}, job_pods={"n1": trains}),
-            cast("x/c", {"n2": (0,)}, job_pods={"n2": trains}),
-            cast("y/d", {"n2": (1,)}, job_pods={"n2": ready()}, phase=Phase.INITIALIZED),
+            cast("lab/a", {"n0": (0,)}, n0=trains),
+            cast("lab/b", {"n1": (0,)}, n1=trains),
+            cast("x/c", {"n2": (0,)}, n2=trains),
+            cast("y/d", {"n2": (1,)}, n2=ready(), phase=Phase.INITIALIZED),
         )
     )
     assert samples(metrics, "dljob_namespace_gpus_in_use") == {("lab",): 2.0, ("x",): 1.0}
 
 
-def test_only_a_leader_says_that_it_leads():
+def test_only_a_leader_reports_leadership():
     leads = [False, True]
     metrics = Metrics(lambda: leads.pop(0))
     assert samples(metrics, "dljob_leader") == {(): 0.0}
     assert samples(metrics, "dljob_leader") == {(): 1.0}
 
 
-def test_metrics_have_the_names_and_values_that_prometheus_advises():
+def test_names_and_values_follow_prometheus():
     metrics = Metrics()
     metrics.watch_store(lambda: NotebookState(True, 0, Dropped(1, 2), 0, ""))
     pods = {"n0": running(run(3, 0))}
@@ -84,7 +84,7 @@ def test_metrics_have_the_names_and_values_that_prometheus_advises():
             assert not any(" " in value for value in sample.labels.values()), sample
 
 
-def test_a_controller_that_suspects_itself_says_so():
+def test_suspicion_of_itself_is_a_metric():
     scene, metrics = make_scene(), Metrics()
     metrics.show(replace(scene, suspected_until=scene.now))
     assert samples(metrics, "dljob_breaker_tripped") == {(): 1.0}
@@ -106,7 +106,7 @@ def test_waits_are_counted_by_namespace_and_outcome():
     assert (buckets["15.0", "lab", "started"], buckets["60.0", "lab", "started"]) == (0.0, 1.0)
 
 
-def test_no_number_of_namespaces_makes_more_series_than_a_bound():
+def test_number_of_namespaces_is_bounded():
     metrics = Metrics()
     for number in range(MOST_NAMESPACES + 50):
         metrics.waited(JobId(f"lab-{number}/a"), seconds=1.0, outcome="started")

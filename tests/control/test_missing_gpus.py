@@ -1,4 +1,4 @@
-"""GPUs that containers cannot use: who is given them, what brings them back, and what becomes of the job."""
+"""GPUs that containers cannot use: when they are out of service, when they return, and their job."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ LOST = (WELL[0], replace(WELL[1], lost_because=CLOSED))
 
 
 def scene_of(state: State, *, holds=(0, 1), uuids=("GPU-a", "GPU-b")) -> Scene:
-    """One job on a node of two GPUs; its SideCar says this."""
-    scene = make_scene(cast("a", {"n0": holds}, job_pods={"n0": state}))
+    """One job on a node of two GPUs, with this state of its SideCar."""
+    scene = make_scene(cast("a", {"n0": holds}, n0=state))
     node = Node.of("n0", 2)
     gpus = tuple(replace(g, uuid=uuid) for g, uuid in zip(node.gpus, uuids, strict=True))
     return replace(scene, nodes={N0: replace(node, gpus=gpus)})
@@ -47,7 +47,7 @@ def out(missing: MissingGpus, scene: Scene) -> dict[int, str]:
 EMPTY = replace(make_scene(), nodes={N0: Node.of("n0", 2)})
 
 
-def test_what_vanishes_from_a_container_is_given_to_nobody_until_that_container_is_gone():
+def test_vanished_gpu_is_out_until_its_container_is_gone():
     missing = MissingGpus()
     assert out(missing, scene_of(training(*WELL))) == {}
     told = out(missing, scene_of(training(*LOST)))
@@ -55,7 +55,7 @@ def test_what_vanishes_from_a_container_is_given_to_nobody_until_that_container_
     assert out(missing, EMPTY) == {}, "a new container may see it"
 
 
-def test_what_a_new_container_does_not_see_stays_out_until_one_does():
+def test_gpu_missing_in_a_new_container_is_out_until_seen():
     missing = MissingGpus()
     why = f"a new SideCar on its node does not see it: {CLOSED}"
     assert out(missing, scene_of(training(*LOST))) == {1: why}
@@ -64,7 +64,7 @@ def test_what_a_new_container_does_not_see_stays_out_until_one_does():
     assert out(missing, EMPTY) == {}
 
 
-def test_who_takes_the_node_out_and_gives_it_back_says_that_they_are_there_again():
+def test_cordon_or_reinstatement_brings_gpus_back():
     missing = MissingGpus()
     assert set(out(missing, scene_of(training(*LOST)))) == {1}
     cordoned = replace(EMPTY.nodes[N0], schedulable=False)
@@ -86,11 +86,11 @@ def test_who_takes_the_node_out_and_gives_it_back_says_that_they_are_there_again
         (training(*WELL), ("", ""), set()),
     ],
 )
-def test_what_is_not_told_of_is_missing_where_it_is_known_what_should_be(state, uuids, missing):
+def test_unreported_gpu_is_missing_if_it_is_expected(state, uuids, missing):
     assert set(out(MissingGpus(), scene_of(state, uuids=uuids))) == missing
 
 
-def test_a_container_with_a_runtime_class_of_its_own_says_nothing_of_its_node():
+def test_own_runtime_class_says_nothing_about_the_node():
     scene = scene_of(training(problems=(BLIND,)))
     entry = scene.entries[A]
     template = {"spec": {**entry.job.template.get("spec", {}), "runtimeClassName": "mine"}}
@@ -99,7 +99,7 @@ def test_a_container_with_a_runtime_class_of_its_own_says_nothing_of_its_node():
     assert out(MissingGpus(), own) == {}
 
 
-def test_names_that_the_driver_does_not_know_are_missing():
+def test_gpu_unknown_to_the_driver_is_missing():
     failed = after(
         run(3, 0, 1), StartFailed(1, Problem("UnknownGPUs", "this machine has no GPU 1"))
     )
@@ -108,14 +108,11 @@ def test_names_that_the_driver_does_not_know_are_missing():
     assert out(MissingGpus(), scene_of(state, uuids=("", ""))) == {1: why}
 
 
-# --- the job --------------------------------------------------------------------------------
-
-
 def judged(state: State):
     return judge(scene_of(state), Rules()).get(A)
 
 
-def test_what_trains_goes_on():
+def test_running_training_goes_on():
     verdict = judged(training(*LOST))
     assert verdict is None or verdict.status.placement is not None
 
@@ -132,9 +129,8 @@ def test_what_trains_goes_on():
     ],
     ids=["hangs", "has not begun", "sees none", "could not begin"],
 )
-def test_who_cannot_train_for_it_gets_new_pods_and_it_is_not_held_against_him(state):
+def test_job_that_cannot_train_moves_without_a_failure(state):
     verdict = judged(state)
-    assert verdict is not None
     status = verdict.status
     assert (status.placement, status.failures, status.setbacks) == (None, 0, 1)
     (news,) = [each for each in verdict.news if each.reason == "GPUsVanished"]
@@ -142,15 +138,12 @@ def test_who_cannot_train_for_it_gets_new_pods_and_it_is_not_held_against_him(st
     assert "its processes cannot use GPU n0/" in news.message
 
 
-# --- names ----------------------------------------------------------------------------------
-
-
 def names(uuids: GpuUuids, scene: Scene) -> list[str]:
     uuids.update(scene)
     return [gpu.uuid for gpu in uuids.mark(scene).nodes[N0].gpus]
 
 
-def test_names_are_learnt_from_who_sees_all_gpus_and_kept():
+def test_uuids_are_learnt_from_complete_reports():
     uuids, unnamed = GpuUuids(), ("", "")
     assert names(uuids, scene_of(training(WELL[0]), uuids=unnamed)) == ["", ""]
     assert names(uuids, scene_of(training(*WELL), uuids=unnamed)) == ["GPU-a", "GPU-b"]
@@ -162,7 +155,7 @@ def test_names_are_learnt_from_who_sees_all_gpus_and_kept():
     "gpus",
     [(Gpu(0, "GPU-a"), Gpu(1, "GPU-a")), (Gpu(0), Gpu(1, "GPU-b")), (Gpu(0, "a"), Gpu(2, "b"))],
 )
-def test_names_that_cannot_be_are_not_learnt(gpus):
+def test_impossible_uuids_are_not_learnt(gpus):
     assert names(GpuUuids(), scene_of(training(*gpus), uuids=("", ""))) == ["", ""]
 
 
@@ -173,35 +166,32 @@ def numbers(uuids: GpuUuids, scene: Scene) -> dict[int, str]:
 
 def node_of(count: int, *job_pods: State) -> Scene:
     """A node of ``count`` unnamed GPUs, with a job for each SideCar there."""
-    jobs = [
-        cast(name, {"n0": (0,)}, job_pods={"n0": s})
-        for name, s in zip("abc", job_pods, strict=False)
-    ]
+    jobs = [cast(name, {"n0": (0,)}, n0=s) for name, s in zip("abc", job_pods, strict=False)]
     return make_scene(*jobs, nodes={"n0": count})
 
 
 FOUR = tuple(Gpu(index, f"GPU-{name}") for index, name in enumerate("abcd"))
 MOVED = (FOUR[0], replace(FOUR[2], index=1), replace(FOUR[3], index=2))
-"""The GPUs that containers see which begin after GPU-b has died."""
+"""The GPUs in containers that begin after the death of GPU-b."""
 
 
-def test_a_number_stays_with_its_gpu_when_another_one_dies():
+def test_number_stays_with_its_gpu_when_another_dies():
     uuids = GpuUuids()
     whole = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c", 3: "GPU-d"}
     old, later = training(*FOUR), training(*MOVED, incarnation="y")
     assert numbers(uuids, node_of(4, old)) == whole
-    # The node does not know yet, and then it does: it has fewer GPUs than before.
+    # First the node does not know; then it has fewer GPUs than before.
     assert numbers(uuids, node_of(4, old, later)) == whole
     left = {0: "GPU-a", 2: "GPU-c", 3: "GPU-d"}
     assert numbers(uuids, node_of(3, old)) == left
     assert numbers(uuids, node_of(3)) == left
-    # Another device in its place has its number, because that is free.
+    # A replacement gets the free number.
     repaired = tuple(replace(gpu, uuid=gpu.uuid.replace("b", "e")) for gpu in FOUR)
     mended = training(*repaired, incarnation="z")
     assert numbers(uuids, node_of(4, mended)) == whole | {1: "GPU-e"}
 
 
-def test_a_lost_handle_costs_the_name_of_that_gpu_and_no_other():
+def test_lost_handle_costs_one_uuid_only():
     uuids = GpuUuids()
     hole = replace(FOUR[1], uuid="", lost_because="NVML cannot use it")
     assert numbers(uuids, node_of(3, training(FOUR[0], hole, FOUR[2]))) == {
@@ -215,10 +205,9 @@ def test_a_lost_handle_costs_the_name_of_that_gpu_and_no_other():
     assert numbers(uuids, again) == {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
 
 
-def test_what_holds_a_gpu_by_its_index_holds_that_device():
-    """Started before its UUID was known, and counted as its own NVML does ever since."""
-    told = running(run(3, 3, incarnation="x"), incarnation="x")
-    holder = replace(told, gpus=FOUR)
+def test_gpu_held_by_index_is_that_device():
+    """Its run is older than the knowledge of UUIDs, and its NVML numbers stay those of its start."""
+    holder = replace(running(run(3, 3, incarnation="x"), incarnation="x"), gpus=FOUR)
     later = training(*MOVED, incarnation="y")
     uuids = GpuUuids()
     uuids.restore({N0: {0: "GPU-a", 1: "GPU-c", 2: "GPU-d"}})
@@ -229,7 +218,7 @@ def test_what_holds_a_gpu_by_its_index_holds_that_device():
     assert not marked.is_free_for(JobId("b"), GpuRef(N0, 2))
 
 
-def test_what_the_platform_tells_is_not_doubted():
+def test_uuids_of_the_platform_win():
     assert names(GpuUuids(), scene_of(training(*WELL), uuids=("U0", "U1"))) == ["U0", "U1"]
 
 
@@ -242,25 +231,23 @@ def test_what_the_platform_tells_is_not_doubted():
         (replace(ready(), gpus=WELL[:1]), ("", ""), 1.0, False),
     ],
 )
-def test_who_wants_names_waits_a_moment_for_its_sidecar_to_tell_them(
-    state, uuids, age, is_waited_for
-):
+def test_job_by_uuid_waits_shortly_for_uuids(state, uuids, age, is_waited_for):
     for ids, must_wait in (("uuid", is_waited_for), ("index", False)):
-        cast_ = cast("a", {"n0": (0, 1)}, job_pods={"n0": state}, ids=ids)
-        scene = make_scene(cast_, now=age)  # First spoken to at 0.
+        cast_ = cast("a", {"n0": (0, 1)}, n0=state, ids=ids)
+        scene = make_scene(cast_, now=age)  # First heard at 0.
         node = Node.of("n0", 2)
         gpus = tuple(replace(g, uuid=u) for g, u in zip(node.gpus, uuids, strict=True))
         scene = replace(scene, nodes={N0: replace(node, gpus=gpus)})
         assert is_ready(scene, A) is not must_wait
 
 
-def test_a_pod_whose_lost_gpus_keep_it_from_proving_its_end_is_ended_from_outside():
+def test_pod_with_lost_gpus_is_removed_from_outside():
     told = run(3, 0, 1)
     stopping = running(told, stop(4, leave=True))
-    unproven = Problem("GPUMemoryNotReleased", "GPU-b does not tell how much is in use")
+    unproven = Problem("GPUMemoryNotReleased", "GPU-b does not report its memory in use")
     stuck = replace(stopping, gpus=LOST, problems=(unproven,))
-    scene = make_scene(cast("a", job_pods={"n0": stuck}, generation=2))
+    scene = make_scene(cast("a", n0=stuck, generation=2))
     assert [type(each) for each in next_commands(scene)] == [Remove]
     for state in (stopping, replace(stuck, gpus=WELL), replace(stuck, problems=())):
-        scene = make_scene(cast("a", job_pods={"n0": state}, generation=2))
+        scene = make_scene(cast("a", n0=state, generation=2))
         assert next_commands(scene) == []

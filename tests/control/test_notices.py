@@ -1,4 +1,4 @@
-"""Notices to a real web server and a real command: which events, repeated, bounded, and without secrets in the log."""
+"""Notices to a real web server and a real command: their events, retries, limits and secrets."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def at_once(_seconds):
 
 @asynccontextmanager
 async def receiver(*answers):
-    """A server that gives these answers in turn, and 200 after them; yields its address and what it got."""
+    """A server with these answers in turn, then 200; yields its address and its requests."""
     got: list[tuple[dict[str, str], str]] = []
     left = list(answers)
 
@@ -63,9 +63,7 @@ def ended(phase, *, reason):
 
 @pytest.mark.parametrize(("phase", "event"), [(Phase.COMPLETED, "done"), (Phase.FAILED, "failed")])
 @on_loop
-async def test_the_end_of_a_job_is_posted_with_its_token_until_the_server_takes_it(
-    tmp_path, phase, event
-):
+async def test_end_is_posted_with_a_token_until_accepted(tmp_path, phase, event):
     token = tmp_path / "token"
     token.write_text("s3cret\n", encoding="utf-8")
     async with receiver(500, 503) as (url, got):
@@ -81,7 +79,7 @@ async def test_the_end_of_a_job_is_posted_with_its_token_until_the_server_takes_
 
 @pytest.mark.parametrize(("status", "attempts"), [(400, 1), (404, 1), (408, 2), (425, 2), (429, 2)])
 @on_loop
-async def test_a_refusal_is_final_unless_a_later_attempt_may_succeed(caplog, status, attempts):
+async def test_refusal_is_final_unless_retryable(caplog, status, attempts):
     async with receiver(status) as (url, got):
         sent = Notices(Notify(url=url), lambda: NOW, sleep=at_once)
         sent.take(make_scene(cast("a")), {JOB: ended(Phase.FAILED, reason="Why")}, news=())
@@ -90,7 +88,7 @@ async def test_a_refusal_is_final_unless_a_later_attempt_may_succeed(caplog, sta
 
 
 @on_loop
-async def test_a_notice_that_is_not_taken_delays_no_other_one():
+async def test_notices_do_not_delay_each_other():
     first = asyncio.Event()
 
     async def pause(seconds):
@@ -109,7 +107,7 @@ async def test_a_notice_that_is_not_taken_delays_no_other_one():
 
 
 @on_loop
-async def test_only_chosen_events_are_sent_and_a_reason_of_events_may_be_chosen():
+async def test_only_chosen_events_or_reasons_are_sent():
     news = [
         (JOB, News("CheckpointNotConfirmed", "not confirmed", warning=True)),
         (JOB, News("GpuBroken", "Xid 79", warning=True)),
@@ -125,7 +123,7 @@ async def test_only_chosen_events_are_sent_and_a_reason_of_events_may_be_chosen(
 
 
 @on_loop
-async def test_a_long_wait_is_reported_once():
+async def test_long_wait_is_reported_once():
     waits = Condition(ConditionType.SCHEDULED, status=False, reason="NoRoom", message="", since=NOW)
 
     def at(now):
@@ -142,7 +140,7 @@ async def test_a_long_wait_is_reported_once():
 
 
 @on_loop
-async def test_a_command_gets_the_notice_on_its_standard_input(tmp_path):
+async def test_command_reads_the_notice_from_stdin(tmp_path):
     file = tmp_path / "got"
     script = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
     settings = Notify(command=(sys.executable, "-c", script, str(file)))
@@ -154,9 +152,7 @@ async def test_a_command_gets_the_notice_on_its_standard_input(tmp_path):
 
 
 @on_loop
-async def test_a_receiver_that_hangs_delays_only_its_notices_and_the_log_has_no_secret(
-    monkeypatch, caplog
-):
+async def test_hanging_receiver_delays_no_other_and_secrets_stay_out(monkeypatch, caplog):
     monkeypatch.setattr(notices, "LIMIT_S", 0.05)
     hangs = Notices(Notify(command=("sleep", "60")), lambda: NOW, sleep=at_once)
     hangs.take(make_scene(cast("a")), {JOB: ended(Phase.FAILED, reason="Why")}, news=())
@@ -171,14 +167,14 @@ async def test_a_receiver_that_hangs_delays_only_its_notices_and_the_log_has_no_
 
 
 @on_loop
-async def test_the_number_of_waiting_notices_is_bounded(caplog):
+async def test_number_of_waiting_notices_is_bounded(caplog):
     sent = Notices(Notify(command=("true",), events=("GpuBroken",)), lambda: NOW)
     sent.take(make_scene(cast("a")), {}, news=[(JOB, News("GpuBroken", "X"))] * (MOST_WAITING + 1))
     assert "too many notices" in caplog.text
     await sent.end()
 
 
-def test_the_address_is_checked_and_shown_without_its_secret():
+def test_address_is_checked_and_shown_without_its_secret():
     with pytest.raises(SettingsError, match="http:// or https://"):
         load_tree(Settings(), {"notify": {"url": "ftp://x"}})
     loaded = load_tree(Settings(), {"notify": {"url": "https://chat.example/hooks/s3cret"}})

@@ -1,6 +1,7 @@
-"""The brain's view of a scene, and the effect of its steps on the statuses of jobs."""
+"""The policy's view of a scene, and the effect of its steps on the statuses of jobs."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,10 @@ def unavailable(snapshot):
     }
 
 
-# --- who is shown ---------------------------------------------------------------------------
+# --- jobs in the snapshot -------------------------------------------------------------------
 
 
-def test_jobs_with_gpus_run_and_the_others_wait_in_the_order_of_their_coming():
+def test_snapshot_splits_running_and_pending_in_order():
     snapshot = shown(cast("c"), cast("b", {"n0": (0,)}), cast("a"), cast("d", {"n0": (1,)}))
     assert [state.id for state in snapshot.running] == ["b", "d"]
     assert [state.id for state in snapshot.pending] == ["c", "a"]
@@ -70,73 +71,63 @@ def test_jobs_with_gpus_run_and_the_others_wait_in_the_order_of_their_coming():
     ],
     ids=lambda rest: next(iter(rest)),
 )
-def test_who_cannot_be_decided_about_is_not_shown(rest):
+def test_undecidable_jobs_are_not_in_the_snapshot(rest):
     snapshot = shown(cast("a", **rest))
     assert (len(snapshot.running), len(snapshot.pending)) == (0, 0)
 
 
-def test_a_job_that_is_tried_again_soon_keeps_its_gpus():
+def test_job_that_retries_soon_keeps_its_gpus():
     assert len(shown(cast("a", {"n0": (0,)}, retry_at=NOW + 1)).running) == 1
 
 
-def test_progress_is_told_as_so_much_then_and_so_fast_since():
+def test_progress_is_extrapolated():
+    progress: dict[str, Any] = {"iteration": 50, "iterated_at": NOW - 4, "speed": 2.0}
     (state,) = shown(
-        cast(
-            "a",
-            {"n0": (0, 1)},
-            iteration=50,
-            iterated_at=NOW - 4,
-            speed=2.0,
-            counted_at=NOW - 1,
-            service=100.0,
-        )
+        cast("a", {"n0": (0, 1)}, counted_at=NOW - 1, service=100.0, **progress)
     ).running
     assert state.iterations_at(NOW) == 58
     assert state.service_at(NOW) == 102.0
 
 
 @pytest.mark.parametrize("seconds", [40.0, 900.0])
-def test_what_hangs_is_not_taken_for_nearly_done(seconds):
+def test_hanging_job_is_not_nearly_done(seconds):
     hangs = cast("a", {"n0": (0,)}, iteration=50, iterated_at=NOW - seconds, speed=2.0)
     (state,) = shown(hangs).running
     assert state.iterations_at(NOW) == 50 + 1 + 2.0 * REPORT_S
     assert state.service_at(NOW) == NOW
 
 
-def test_a_job_that_does_not_train_makes_no_progress():
+def test_adjusting_job_makes_no_progress():
     (state,) = shown(
         cast("a", {"n0": (0,)}, iteration=50, iterated_at=NOW - 4, speed=2.0, phase=Phase.ADJUSTING)
     ).running
     assert (state.iterations_at(NOW + 9), state.adjusting) == (50, True)
 
 
-def test_a_job_that_knows_no_end_has_none():
+def test_job_without_a_total_has_no_end():
     (state,) = shown(cast("a", training=Training())).pending
     assert state.iterations_total == float("inf")
 
 
-def test_only_a_checkpoint_that_is_not_shared_binds():
+def test_only_an_unshared_checkpoint_binds():
     (state,) = shown(cast("a", bound_to=(N0,))).pending
     assert state.bound_to == (N0,)
     (state,) = shown(cast("a", checkpoint=Checkpoint(shared=True), bound_to=(N0,))).pending
     assert state.bound_to == ()
 
 
-def test_what_a_lost_job_may_come_back_to_counts_within_the_limit_of_its_namespace():
+def test_gpus_that_a_lost_job_may_adopt_count_in_the_limit():
     limits = NamespaceLimits(max_gpus={"lab": 3})
     leftover = frozenset({GpuRef(N0, 0), GpuRef(N0, 1)})
     lost = cast(
-        "lab/a",
-        job_pods={"n0": Sat(phase=PodPhase.LOST)},
-        leftover=leftover,
-        cause=Cause(CauseCode.NODE_LOST),
+        "lab/a", n0=Sat(phase=PodPhase.LOST), leftover=leftover, cause=Cause(CauseCode.NODE_LOST)
     )
     scene = make_scene(lost)
     found = take_snapshot(scene, profiles={}, costs=Costs(), limits=limits).limits
     assert found == limits.less({"lab": 2})
 
 
-# --- what cannot be given away --------------------------------------------------------------
+# --- GPUs that are not available ------------------------------------------------------------
 
 
 LEFT = {"leftover": frozenset({GpuRef(N0, 1)})}
@@ -161,13 +152,13 @@ SILENT = "job a may still use it, and its SideCar does not answer"
         pytest.param({"n0": (0,)}, None, {"problem": "?"}, {0: "job a is set aside"}, id="aside"),
     ],
 )
-def test_what_a_pod_may_still_hold_is_nobodys(holds, sat, rest, expected):
+def test_gpus_that_a_pod_may_hold_are_unavailable(holds, sat, rest, expected):
     job_pods = {"n0": sat} if sat is not None else None
     found = unavailable(shown(cast("a", holds, job_pods=job_pods, **rest)))
     assert found == {GpuRef(N0, number): why for number, why in expected.items()}
 
 
-def test_a_job_whose_figures_make_no_sense_is_set_aside_alone():
+def test_job_with_nonsensical_figures_is_set_aside_alone():
     quarantine = Quarantine()
     snapshot = shown(cast("a", {"n0": (0,)}, service=None), cast("b"), quarantine=quarantine)
     assert unavailable(snapshot) == {GpuRef(N0, 0): "job a is set aside"}
@@ -175,7 +166,7 @@ def test_a_job_whose_figures_make_no_sense_is_set_aside_alone():
     assert quarantine.jobs == {A}
 
 
-def test_a_reason_that_the_platform_gives_is_not_hidden():
+def test_reason_of_the_platform_is_kept():
     scene = make_scene(cast("a", {"n0": (0,)}, problem="its spec cannot be read"))
     node = scene.nodes[N0]
     broken = replace(node, gpus=(replace(node.gpus[0], unavailable_because="ECC"), *node.gpus[1:]))
@@ -184,7 +175,7 @@ def test_a_reason_that_the_platform_gives_is_not_hidden():
     assert unavailable(snapshot) == {GpuRef(N0, 0): "ECC"}
 
 
-# --- what steps make of a job ---------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------
 
 
 def after(step, *casts, profiles=(), **rest):
@@ -194,7 +185,7 @@ def after(step, *casts, profiles=(), **rest):
     return statuses_of(Plan((step,)), snapshot, scene=scene, policy=policies.make("foresight"))[A]
 
 
-def test_a_start_gives_it_gpus():
+def test_start_gives_gpus():
     placement = make_placement(n0=(0, 1))
     said = after(Start(A, placement, FASTER, batch_size=64), cast("a", generation=0))
     assert (said.phase, said.generation, said.placement) == (Phase.INITIALIZED, 1, placement)
@@ -203,7 +194,7 @@ def test_a_start_gives_it_gpus():
     assert said.condition(ConditionType.SCHEDULED).status
 
 
-def test_what_is_assumed_is_a_condition_until_nothing_is_missing_any_more():
+def test_assumptions_are_a_condition_while_they_last():
     step = Start(A, make_placement(n0=(0,)), FASTER)
     lacks = after(step, cast("a"))
     told = lacks.condition(ConditionType.INFORMED)
@@ -216,17 +207,17 @@ def test_what_is_assumed_is_a_condition_until_nothing_is_missing_any_more():
     told = informed.condition(ConditionType.INFORMED)
     assert (told.status, told.reason) == (True, "Known")
     assert told.message == "all that foresight uses of the job is known"
-    # Of a job that never lacked anything nothing is written.
+    # A job that never lacked anything has no such condition.
     assert after(step, cast("a"), profiles=known).condition(ConditionType.INFORMED) is None
 
 
-def test_its_first_gpus_are_remembered():
+def test_first_start_is_remembered():
     step = Start(A, make_placement(n0=(0,)), FASTER)
     assert after(step, cast("a", started_at=5.0)).started_at == 5.0
 
 
 @pytest.mark.parametrize("kind", [Reshape, Move])
-def test_a_change_is_counted_and_what_is_given_up_is_leftover(kind):
+def test_change_is_counted_and_leaves_leftover(kind):
     old, new = make_placement(n0=(0, 1)), make_placement(n1=(0,))
     said = after(
         kind(A, old, new, FASTER), cast("a", {"n0": (0, 1)}, leftover=frozenset({GpuRef(N0, 3)}))
@@ -235,7 +226,7 @@ def test_a_change_is_counted_and_what_is_given_up_is_leftover(kind):
     assert said.leftover == {GpuRef(N0, number) for number in (0, 1, 3)}
 
 
-def test_a_change_of_what_never_ran_is_no_reshape():
+def test_change_before_the_first_run_is_no_reshape():
     old, new = make_placement(n0=(0, 1)), make_placement(n0=(0,))
     initialised = cast("a", {"n0": (0, 1)}, phase=Phase.INITIALIZED)
     said = after(Reshape(A, old, new, FASTER), initialised)
@@ -245,7 +236,7 @@ def test_a_change_of_what_never_ran_is_no_reshape():
 @pytest.mark.parametrize(
     ("code", "phase"), [(CauseCode.OUTRANKED, Phase.QUEUED), (CauseCode.SUSPENDED, Phase.SUSPENDED)]
 )
-def test_a_stop_takes_everything(code, phase):
+def test_stop_takes_all_gpus(code, phase):
     old = make_placement(n0=(0,))
     said = after(Stop(A, old, Cause(code)), cast("a", {"n0": (0,)}, speed=3.0))
     assert (said.phase, said.placement, said.saves) == (phase, None, True)
@@ -253,20 +244,17 @@ def test_a_stop_takes_everything(code, phase):
     assert not said.condition(ConditionType.SCHEDULED).status
 
 
-def test_who_loses_a_node_under_its_processes_cannot_save_what_is_left():
+def test_start_that_loses_a_node_is_broken():
     old = make_placement(n0=(0,), n3=(0,))
     job_pods = {"n0": running(run(3, 0, peers=2)), "n3": running(run(3, 0, peers=2, at=1))}
     step = Stop(A, old, Cause(CauseCode.NODE_LOST))
     said = after(step, cast("a", {"n0": (0,), "n3": (0,)}, job_pods=job_pods))
     assert (said.saves, said.broken) == (True, 3)
-    only_to_be = after(
-        step,
-        cast("a", {"n0": (0,), "n3": (0,)}, job_pods={"n0": running(run(3, 0)), "n3": ready()}),
-    )
+    only_to_be = after(step, cast("a", {"n0": (0,), "n3": (0,)}, n0=running(run(3, 0)), n3=ready()))
     assert only_to_be.broken == 0
 
 
-def test_a_wait_says_why():
+def test_wait_gives_its_reason():
     cause = Cause(CauseCode.NO_ROOM)
     said = after(Wait(A, cause), cast("a", generation=0, phase=Phase.SUBMITTED))
     assert (said.phase, said.cause, said.generation) == (Phase.QUEUED, cause, 0)
@@ -274,26 +262,23 @@ def test_a_wait_says_why():
     assert said.condition(ConditionType.SCHEDULED).reason == "NoRoom"
 
 
-# --- a change that was never begun is taken back unnoticed -----------------------------------
+# --- withdrawn changes ----------------------------------------------------------------------
 
 
 def taken_back(state, **rest):
-    """A job that trains on two GPUs was to have one, and is to have both again."""
+    """A job that trains on two GPUs had to release one, and is to keep both again."""
     old, new = make_placement(n0=(0,)), make_placement(n0=(0, 1))
-    changing = cast(
-        "a",
-        {"n0": (0,)},
-        generation=2,
-        phase=Phase.ADJUSTING,
-        reshapes=1,
-        leftover=frozenset({GpuRef(N0, 1)}),
-        job_pods={"n0": state},
-        training=Training(iterations=9, batch_size=0),
-    )
+    known: dict[str, Any] = {
+        "phase": Phase.ADJUSTING,
+        "reshapes": 1,
+        "leftover": frozenset({GpuRef(N0, 1)}),
+    }
+    training = Training(iterations=9, batch_size=0)
+    changing = cast("a", {"n0": (0,)}, generation=2, n0=state, training=training, **known)
     return after(Reshape(A, old, new, FASTER, **rest), changing)
 
 
-def test_a_change_that_was_not_begun_is_taken_back_without_a_restart():
+def test_unbegun_change_is_withdrawn_without_a_restart():
     said = taken_back(running(run(3, 0, 1)))
     assert (said.generation, said.adopted, said.run_generation) == (3, 3, 3)
     assert (said.phase, said.reshapes, said.leftover) == (Phase.RUNNING, 0, frozenset())
@@ -307,7 +292,7 @@ def test_a_change_that_was_not_begun_is_taken_back_without_a_restart():
         Sat(running(run(3, 0, 1)), declared=run(5, 0)),
     ],
 )
-def test_a_change_that_was_begun_is_not(state):
+def test_begun_change_is_not_withdrawn(state):
     said = taken_back(state)
     assert (said.adopted, said.run_generation, said.phase) == (0, 7, Phase.ADJUSTING)
 
@@ -316,40 +301,40 @@ def test_another_batch_size_needs_another_start():
     assert taken_back(running(run(3, 0, 1)), batch_size=128).adopted == 0
 
 
-def test_a_job_that_was_to_stop_and_trains_yet_may_go_on():
+def test_job_that_was_to_stop_may_go_on():
     step = Start(A, make_placement(n0=(0,)), FASTER)
-    trains = cast("a", generation=2, job_pods={"n0": running(run(3, 0))}, training=Training())
+    trains = cast("a", generation=2, n0=running(run(3, 0)), training=Training())
     assert after(step, trains).adopted == 3
     assert after(step, trains).phase is Phase.RUNNING
     recreated = after(step, trains, mechanism=Mechanism.RECREATE)
     assert (recreated.adopted, recreated.phase) == (0, Phase.INITIALIZED)
 
 
-# --- until when a change is under way -------------------------------------------------------
+# --- end of a change ------------------------------------------------------------------------
 
-TELLS_NOTHING = Progress(idle_seconds=5.0)
+NO_STEP = Progress(idle_seconds=5.0)
 
 
 @pytest.mark.parametrize(
     ("progress", "adjusts"),
     [
-        (TELLS_NOTHING, True),
+        (NO_STEP, True),
         (Progress(iteration=7, begun=True, iterations_per_second=2.0), False),
-        # One that reports once an hour is no less running for that.
+        # A training that reports once an hour runs, too.
         (Progress(idle_seconds=FIRST_STEP_S), False),
     ],
 )
-def test_a_change_is_over_when_the_training_has_taken_a_step(progress, adjusts):
-    trains = cast("a", {"n0": (0,)}, job_pods={"n0": running(run(3, 0), progress=progress)})
+def test_change_ends_with_the_first_step(progress, adjusts):
+    trains = cast("a", {"n0": (0,)}, n0=running(run(3, 0), progress=progress))
     (state,) = shown(trains).running
     assert state.adjusting is adjusts
 
 
-def test_the_leader_alone_need_tell_its_steps():
+def test_only_the_leader_must_report_steps():
     told = [run(3, 0, at=rank, peers=2) for rank in range(2)]
     job_pods = {
         "n0": running(told[0], progress=Progress(iteration=7, begun=True)),
-        "n1": running(told[1], progress=TELLS_NOTHING),
+        "n1": running(told[1], progress=NO_STEP),
     }
     (state,) = shown(cast("a", {"n0": (0,), "n1": (0,)}, job_pods=job_pods)).running
     assert not state.adjusting

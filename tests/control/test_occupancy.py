@@ -1,4 +1,4 @@
-"""GPUs that programs of others use: out until they are seen empty, and the job trains elsewhere."""
+"""GPUs in use by other programs are out until a SideCar sees them empty; the job moves."""
 
 from dataclasses import replace
 
@@ -28,9 +28,9 @@ def refused(
 
 
 def scene_of(*states: State, now: float = NOW, reachable: bool = True) -> Scene:
-    """One job for each state, all of them on one node."""
+    """A job for each state, all on one node."""
     jobs = [
-        cast(name, {"n0": (0, 1)}, job_pods={"n0": Sat(state, reachable=reachable)})
+        cast(name, {"n0": (0, 1)}, n0=Sat(state, reachable=reachable))
         for name, state in zip("abc", states, strict=False)
     ]
     return make_scene(*jobs, nodes={"n0": 2}, now=now)
@@ -42,17 +42,16 @@ def out(occupancy: Occupancy, scene: Scene) -> dict[int, str]:
     return {gpu.index: gpu.unavailable_because for gpu in gpus if gpu.unavailable_because}
 
 
-def test_a_gpu_that_a_sidecar_found_in_use_is_out_until_it_is_seen_empty():
+def test_occupied_gpu_is_out_until_it_is_seen_empty():
     occupancy = Occupancy()
     assert out(occupancy, scene_of(refused())) == {1: WHY}
     assert out(occupancy, scene_of(refused(), now=NOW + 1000.0)) == {1: WHY}
-    # A report that was heard before does not count again.
-    empty = refused(seen=EMPTY)
-    assert out(occupancy, scene_of(empty, now=NOW + 1001.0)) == {}
+    # An older report does not count again.
+    assert out(occupancy, scene_of(refused(seen=EMPTY), now=NOW + 1001.0)) == {}
     assert out(occupancy, scene_of(refused(), now=NOW + 1002.0)) == {}
 
 
-def test_another_sidecar_may_see_it_empty_after_it_has_looked_again():
+def test_another_sidecar_sees_it_empty_after_a_while():
     occupancy, other = Occupancy(), replace(ready(), gpus=EMPTY)
     assert out(occupancy, scene_of(refused(seen=()), other)) == {1: WHY}
     assert out(occupancy, scene_of(refused(seen=()), other, now=NOW + SETTLE_S - 1)) == {1: WHY}
@@ -60,7 +59,7 @@ def test_another_sidecar_may_see_it_empty_after_it_has_looked_again():
     assert out(occupancy, scene_of(other, now=NOW + SETTLE_S)) == {}
 
 
-def test_a_gpu_that_no_sidecar_sees_is_offered_again_after_a_while():
+def test_unobserved_gpu_returns_after_a_while():
     occupancy = Occupancy()
     assert out(occupancy, scene_of(refused())) == {1: WHY}
     silent = scene_of(refused(seen=EMPTY), now=NOW + RETRY_S - 1, reachable=False)
@@ -68,7 +67,7 @@ def test_a_gpu_that_no_sidecar_sees_is_offered_again_after_a_while():
     assert out(occupancy, scene_of(now=NOW + RETRY_S)) == {}
 
 
-def test_an_administrator_may_say_that_it_is_empty():
+def test_administrator_may_reinstate_it():
     occupancy = Occupancy()
     out(occupancy, scene_of(refused()))
     assert occupancy.reinstate(GpuRef(N0, 1))
@@ -77,20 +76,19 @@ def test_an_administrator_may_say_that_it_is_empty():
 
 
 @pytest.mark.parametrize("gpus", [(), ("7",), ("GPU-of-another-job",)])
-def test_a_job_takes_no_gpu_out_that_it_was_not_told(gpus):
+def test_job_takes_out_only_its_own_gpus(gpus):
     assert out(Occupancy(), scene_of(refused(gpus=gpus))) == {}
 
 
 @pytest.mark.parametrize("name", ["GPUNotEmpty", "GPUsNotResolved"])
-def test_the_job_gets_others_at_once_and_it_is_not_held_against_it(name):
+def test_job_moves_at_once_without_a_failure(name):
     scene = scene_of(refused(name))
     status = judge(scene, Rules())[A].status
     assert (status.placement, status.failures, status.setbacks) == (None, 0, 1)
     assert status.retry_at <= scene.now
     news = judge(scene, Rules())[A].news
     assert [(each.reason, each.warning) for each in news] == [(name, True)]
-    assert news[0].message.startswith(SAID)
-    # It is said once of each start.
+    # It is reported once for each start. It is said once of each start.
     known = scene.with_statuses({A: replace(status, placement=scene.entries[A].status.placement)})
     again = judge(known, Rules()).get(A)
     assert again is None or name not in [each.reason for each in again.news]

@@ -1,4 +1,4 @@
-"""No figure of one job's SideCar spoils what is known of others."""
+"""No figure of one job's SideCar spoils the knowledge about others."""
 
 import math
 
@@ -16,7 +16,7 @@ def state_of(progress: Progress, change: Change | None = None) -> State:
 
 
 @given(NUMBERS, NUMBERS, NUMBERS)
-def test_a_speed_is_one_that_can_be_or_unknown_and_times_are_bounded(speed, idle, seconds):
+def test_speeds_are_plausible_and_times_bounded(speed, idle, seconds):
     change = Change(1, checkpoint_seconds=seconds, stop_seconds=seconds, start_seconds=seconds)
     told = plausible(state_of(Progress(iterations_per_second=speed, idle_seconds=idle), change))
     heard = told.progress.iterations_per_second
@@ -28,6 +28,6 @@ def test_a_speed_is_one_that_can_be_or_unknown_and_times_are_bounded(speed, idle
     assert math.isfinite(1e16 / heard if heard else 0.0)
 
 
-def test_what_can_be_is_the_same_object():
+def test_plausible_state_is_unchanged():
     state = state_of(Progress(iteration=7, iterations_per_second=2.0), Change(1))
     assert plausible(state) is state

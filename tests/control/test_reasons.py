@@ -1,4 +1,4 @@
-"""There is one true sentence, with numbers, for every job in every state."""
+"""Every job in every state has one true sentence, with numbers."""
 
 from dataclasses import replace
 from math import inf
@@ -80,22 +80,22 @@ TRAINS = entry(
 RUNS = (job_pod("job", state=sidecar(held=("0", "1"))),)
 
 
-def test_a_job_that_trains():
+def test_training_job_shows_speed_and_time_left():
     assert tell(scene(TRAINS, job_pods=RUNS)) == (
         "trains on 2 GPUs on n1 at 2 iterations/s; 50 % is done, and about 4 to 5 min is left."
         f" Lately: {BECAUSE}"
     )
 
 
-def test_a_job_that_stands_still():
-    # When the condition was set it was less.
+def test_stalled_job_shows_for_how_long():
+    # The condition is older, with a shorter time.
     stalled = Condition(ConditionType.PROGRESSING, False, "Stalled", "no iteration for 300 s")
     status = replace(TRAINS.status, iterated_at=NOW - 720.0).with_condition(stalled, NOW)
     told = tell(scene(replace(TRAINS, status=status), job_pods=RUNS))
     assert "It makes no progress: no iteration for about 12 min. Lately" in told
 
 
-def test_a_job_that_waits_for_gpus_is_told_who_has_them():
+def test_waiting_job_names_the_holders_of_gpus():
     waits = entry(
         "new", status(Phase.QUEUED, cause=Cause(CauseCode.NO_ROOM)), order=1, options=(8,)
     )
@@ -106,19 +106,34 @@ def test_a_job_that_waits_for_gpus_is_told_who_has_them():
     )
 
 
-def test_a_suspended_job():
-    told = status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED))
-    assert tell(scene(entry("job", told, suspend=True))) == (
-        "waits: it is suspended, until dljob resume (spec.suspend: false)"
-    )
-
-
 CRASHED = "rank 0 exited with status 1; attempt 2 of 4 follows a pause of 40 s"
+ASIDE = Condition(ConditionType.SET_ASIDE, True, "BrokenLaw", "no valid decision can be made")
 
 
-def test_a_job_that_crashed_and_lost_its_gpus():
-    told = status(Phase.QUEUED, retry_at=NOW + 30, message=CRASHED)
-    assert tell(scene(entry("job", told))) == f"is tried again in about 30 s: {CRASHED}"
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (
+            entry("job", status(Phase.SUSPENDED, cause=Cause(CauseCode.SUSPENDED)), suspend=True),
+            "waits: it is suspended, until dljob resume (spec.suspend: false)",
+        ),
+        (
+            entry("job", status(Phase.QUEUED, retry_at=NOW + 30, message=CRASHED)),
+            f"is tried again in about 30 s: {CRASHED}",
+        ),
+        (
+            entry("job", status(Phase.QUEUED).with_condition(ASIDE, NOW)),
+            "is set aside: no valid decision can be made",
+        ),
+        (
+            entry("job", status(Phase.QUEUED), problem="its spec cannot be read"),
+            "its spec cannot be read",
+        ),
+    ],
+    ids=["suspended", "crashed", "set aside", "unreadable"],
+)
+def test_job_without_gpus_says_why(one, expected):
+    assert tell(scene(one)) == expected
 
 
 OBSTACLES: dict[str, tuple[tuple[JobPod, ...], str]] = {
@@ -152,18 +167,18 @@ OBSTACLES: dict[str, tuple[tuple[JobPod, ...], str]] = {
 
 
 @pytest.mark.parametrize(("job_pods", "expected"), OBSTACLES.values(), ids=OBSTACLES)
-def test_what_keeps_a_job_from_training(job_pods, expected):
+def test_starting_job_names_its_obstacle(job_pods, expected):
     starts = entry("job", status(Phase.INITIALIZED, HERE))
     ending = entry("old", status(Phase.QUEUED, pods=(Booking(N1, 1),)), order=1)
     assert tell(scene(starts, ending, job_pods=job_pods)) == f"{BECAUSE}. Now {expected}"
 
 
-def test_a_job_that_grows_says_that_it_trains_on_until_its_new_pod_is_warm():
+def test_growing_job_trains_until_its_new_pod_is_warm():
     grown = Placement.of({N1: (0,), N2: (0, 1, 2)})
     grows = entry("job", status(Phase.ADJUSTING, grown))
     cold = sidecar(**READY, warmth=Warmth(wanted=3, ready=1))
     job_pods = (
-        # It has fewer spares than it wants as well, which it is not waited for.
+        # It has fewer spares than it wants, too, but is not waited for.
         job_pod("job", state=sidecar(generation=1, held_generation=1, held=("0",))),
         job_pod("job", N2, state=cold),
     )
@@ -176,14 +191,6 @@ def test_a_job_that_grows_says_that_it_trains_on_until_its_new_pod_is_warm():
     assert tell(late).endswith("Now its former processes on n1 are saving and ending")
 
 
-def test_a_job_that_is_set_aside_says_why():
-    aside = Condition(ConditionType.SET_ASIDE, True, "BrokenLaw", "no valid decision can be made")
-    told = status(Phase.QUEUED).with_condition(aside, NOW)
-    assert tell(scene(entry("job", told))) == "is set aside: no valid decision can be made"
-    wrong = entry("job", status(Phase.QUEUED), problem="its spec cannot be read")
-    assert tell(scene(wrong)) == "its spec cannot be read"
-
-
 def remaining(world: Scene, job: str = "job", *, is_measured: bool = True) -> Span | None:
     profile = make_profile()
     profiles = {profile.type: profile} if is_measured else {}
@@ -191,9 +198,8 @@ def remaining(world: Scene, job: str = "job", *, is_measured: bool = True) -> Sp
     return Outlook(world, snapshot).remaining(JobId(job))
 
 
-def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
+def test_time_left_is_shown_only_if_known():
     span = remaining(scene(TRAINS, job_pods=RUNS))
-    assert span is not None
     assert span == pytest.approx((250.0, 250.0 / 1.1, 250.0 / 0.9))
     assert remaining(scene(entry("job", status(Phase.QUEUED)))) is None
     endless = replace(TRAINS.job, training=replace(TRAINS.job.training, iterations=None))
@@ -204,9 +210,6 @@ def test_how_long_a_job_takes_yet_is_told_only_where_somebody_knows():
     assert remaining(scene(TRAINS, job_pods=RUNS), is_measured=False) == (inf, 0.0, 250.0)
     silent = replace(TRAINS, status=replace(TRAINS.status, speed=0.0))
     assert remaining(scene(silent, job_pods=RUNS), is_measured=False) is None
-
-
-# --- the table of GPUs --------------------------------------------------------------------
 
 
 def rows(world: Scene):
@@ -241,12 +244,12 @@ def test_every_gpu_is_free_reserved_in_use_or_unavailable():
     assert (found["n1/1"].job, found["n1/1"].worker) == ("job", 1)
     assert (found["n2/0"].state, found["n2/0"].job) == (GpuState.RESERVED, "new")
     assert found["n2/0"].worker is None
-    # The lost pod may still use it, so the table names the job whose it may be.
+    # The lost pod may still use it.
     assert (found["n2/3"].state, found["n2/3"].job) == (GpuState.IN_USE, "lost")
     assert "does not answer" in found["n2/3"].reason
 
 
-def test_a_gpu_that_is_decided_for_one_job_and_held_by_another_is_shown_with_its_holder():
+def test_gpu_that_changes_hands_is_shown_with_its_holder():
     old = entry("old", status(Phase.ADJUSTING, Placement.of({N1: (0,)})))
     new = entry("new", status(Phase.INITIALIZED, Placement.of({N1: (1,)})), order=1)
     job_pods = (

@@ -1,6 +1,4 @@
-"""
-The record that a controller writes: with phases that it missed, and nothing twice over a restart.
-"""
+"""The record of a controller has the phases that it missed, and nothing twice over a restart."""
 
 from dataclasses import replace
 
@@ -48,7 +46,7 @@ def scene(now: float, status: Status | None = None) -> Scene:
     return Scene(now=now, epoch=1, entries=entries, job_pods={}, nodes={})
 
 
-def test_phases_that_were_over_before_the_sidecar_was_heard_follow_from_their_durations():
+def test_missed_phases_follow_from_their_durations():
     stages = Stages()
     assert [*stages.hear(KEY, says(SideCarPhase.RUNNING, 3), 100.0)] == []
     assert [*stages.hear(KEY, says(SideCarPhase.RUNNING, 3), 150.0)] == []
@@ -60,7 +58,7 @@ def test_phases_that_were_over_before_the_sidecar_was_heard_follow_from_their_du
     ]
 
 
-def test_phases_that_are_heard_one_by_one_are_taken_down_once():
+def test_each_phase_is_recorded_once():
     stages = Stages()
     heard = [
         (SideCarPhase.RUNNING, 3, 1.0),
@@ -80,15 +78,15 @@ def test_phases_that_are_heard_one_by_one_are_taken_down_once():
     ]
 
 
-def test_a_controller_that_starts_again_takes_nothing_down_twice():
+def test_restarted_controller_records_nothing_twice():
     begun = Status(submitted_at=10.0).decided(TWO, now=20.0)
-    # Counted meanwhile, which must not change what the job had used before its GPUs were decided.
+    # Counted meanwhile: the job's use before its GPUs were decided stays the same.
     counted = replace(begun, service=20.0, counted_at=30.0, phase=Phase.RUNNING)
     first = Recorder().update(scene(21.0, begun))
     again = Recorder().update(scene(31.0, counted))
     assert {row.id: row for row in first} == {row.id: row for row in again}
 
-    # The recorder reports only changes, and an end once.
+    # Only changes are recorded, and an end once.
     recorder = Recorder()
     recorder.update(there := scene(31.0, counted))
     assert recorder.update(there) == []
@@ -103,7 +101,7 @@ def test_a_controller_that_starts_again_takes_nothing_down_twice():
     assert ends == [Ended(at=50.0, job=JOB, outcome="Completed", gpu_seconds=60.0, reshapes=2)]
 
 
-def test_a_job_that_is_cancelled_is_over_and_one_of_its_name_is_another():
+def test_cancelled_job_ends_and_its_namesake_is_another():
     recorder = Recorder()
     rows = recorder.update(scene(20.0, Status(submitted_at=10.0).decided(ONE, now=20.0)))
     rows += recorder.update(scene(30.0))
@@ -113,7 +111,7 @@ def test_a_job_that_is_cancelled_is_over_and_one_of_its_name_is_another():
     assert [line.at for line in lines if isinstance(line, Submitted)] == [10.0, 35.0]
 
 
-def test_gpus_are_told_when_they_go_out_of_service_and_come_back():
+def test_gpu_outages_are_recorded():
     recorder = Recorder()
     well = GpuRow(node=NODE, gpu=0, gpu_type="V100")
     found = [
@@ -133,7 +131,7 @@ def test_gpus_are_told_when_they_go_out_of_service_and_come_back():
     ]
 
 
-def test_what_a_former_version_has_kept_is_told_from_its_history_alone():
+def test_record_of_a_former_version_follows_from_its_history():
     lines: tuple[Decided | Happened, ...] = (
         Decided(job=JOB, at=10.0, step="start", new=ONE, generation=1),
         Decided(job=JOB, at=30.0, step="reshape", old=ONE, new=TWO, generation=2),
@@ -142,7 +140,6 @@ def test_what_a_former_version_has_kept_is_told_from_its_history_alone():
     )
     rows = [RecordRow.of(line, str(place)) for place, line in enumerate(lines)]
     rows.append(RecordRow(id="given/x", at=1.0, kind="given", line='{"kind":"given"'))
-    header = Header(source=Source.MACHINE, until=100.0)
-    record = compose(rows, (), header=header)
+    record = compose(rows, (), header=Header(source=Source.MACHINE, until=100.0))
     assert sum_gpu_seconds(record) == {JOB: pytest.approx(20.0 + 60.0)}
     assert record.header.missing == ("1 rows of the store cannot be read",)

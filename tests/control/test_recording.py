@@ -1,4 +1,4 @@
-"""The statuses that are recorded: when, and by which controller."""
+"""When a controller records statuses, and how it detects another leader."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ A, B = JobId("a"), JobId("b")
 
 
 class Book:
-    """Keeps what is recorded; may fail after the first status."""
+    """Keeps records; may fail after the first status."""
 
     def __init__(self):
         self.writes = []
@@ -34,7 +34,7 @@ def book():
 
 
 def read(records, book, scene, **changed):
-    """Look at a scene, make something else of some statuses, and keep that."""
+    """Look at a scene, change some statuses, and record them."""
     entries = records.recall(scene.entries)
     seen = replace(scene, entries=entries)
     asyncio.run(records.keep(seen.with_statuses({JobId(n): s for n, s in changed.items()})))
@@ -42,11 +42,11 @@ def read(records, book, scene, **changed):
 
 
 def written(scene, book):
-    """Return the scene as the next cycle finds it recorded."""
+    """The scene as the next cycle finds it."""
     return scene.with_statuses(dict(book.writes))
 
 
-def test_what_is_as_it_was_is_not_written(book):
+def test_unchanged_status_is_not_written(book):
     scene = make_scene(cast("a", {"n0": (0,)}), cast("b"))
     records = Records(book)
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_what_is_as_it_was_is_not_written(book):
     assert book.writes == []
 
 
-def test_how_far_a_job_is_is_remembered_and_written_with_what_matters(book):
+def test_progress_is_written_with_important_changes(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book), scene.entries[A].status
     farther = replace(status, iteration=5)
@@ -64,7 +64,7 @@ def test_how_far_a_job_is_is_remembered_and_written_with_what_matters(book):
     assert book.writes == [(A, replace(status, iteration=5, failures=1))]
 
 
-def test_a_job_that_is_farther_than_recorded_is_the_same_object_at_each_look(book):
+def test_remembered_progress_is_the_same_object_each_time(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records = Records(book)
     farther = replace(scene.entries[A].status, iteration=5)
@@ -76,14 +76,14 @@ def test_a_job_that_is_farther_than_recorded_is_the_same_object_at_each_look(boo
     assert read(records, book, other)[A].spec_generation == 9
 
 
-def test_how_far_a_job_is_is_written_when_its_seconds_are_counted(book):
+def test_progress_is_written_with_gpu_seconds(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     counted = replace(scene.entries[A].status, iteration=5, service=9.0, counted_at=30.0)
     read(Records(book), book, scene, a=counted)
     assert book.writes == [(A, counted)]
 
 
-def test_gpu_seconds_alone_are_recorded_rarely_and_lost_never(book):
+def test_gpu_seconds_alone_are_written_rarely(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book, seconds=600.0), scene.entries[A].status
     begin = status.counted_at
@@ -96,7 +96,7 @@ def test_gpu_seconds_alone_are_recorded_rarely_and_lost_never(book):
     assert book.writes == [(A, later)]
 
 
-def test_what_is_remembered_is_void_when_somebody_wrote_something_else(book):
+def test_memory_is_void_after_a_foreign_write(book):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records, status = Records(book), scene.entries[A].status
     read(records, book, scene, a=replace(status, iteration=5))
@@ -105,7 +105,7 @@ def test_what_is_remembered_is_void_when_somebody_wrote_something_else(book):
 
 
 @pytest.mark.parametrize("change", ["decided", "with_pods"])
-def test_a_decision_that_is_not_ours_says_that_another_leads(book, change):
+def test_foreign_decision_means_another_leader(book, change):
     scene = make_scene(cast("a", {"n0": (0,)}))
     records = Records(book)
     read(records, book, scene)
@@ -119,12 +119,12 @@ def test_a_decision_that_is_not_ours_says_that_another_leads(book, change):
         records.recall(scene.with_statuses({A: theirs}).entries)
 
 
-def test_what_was_there_before_us_is_accepted(book):
+def test_earlier_decisions_are_accepted(book):
     scene = make_scene(cast("a", {"n0": (0,)}, generation=7))
     assert Records(book).recall(scene.entries)[A].status.generation == 7
 
 
-def test_jobs_that_come_have_no_decision_yet(book):
+def test_new_job_with_a_decision_means_another_leader(book):
     records = Records(book)
     read(records, book, make_scene(cast("a", {"n0": (0,)})))
     records.recall(make_scene(cast("a", {"n0": (0,)}), cast("b", generation=0)).entries)
@@ -132,7 +132,7 @@ def test_jobs_that_come_have_no_decision_yet(book):
         records.recall(make_scene(cast("a", {"n0": (0,)}), cast("c", generation=1)).entries)
 
 
-def test_after_a_write_that_failed_half_way_either_is_ours(book):
+def test_after_a_failed_write_either_status_is_ours(book):
     scene = make_scene(cast("a"), cast("b"))
     records = Records(book)
     book.fails = True

@@ -1,6 +1,4 @@
-"""
-The effect of decisions, pods and conditions on a status, and which statuses need to be written.
-"""
+"""The effect of decisions, pods and conditions on a status."""
 
 from dataclasses import replace
 
@@ -24,27 +22,27 @@ FOUR = DecisionNumber(4)
 TWO, ONE = make_placement(n0=(0, 1)), make_placement(n0=(1,))
 
 
-def test_each_decision_is_a_generation_with_two_words_on_the_wire():
+def test_decision_has_a_stop_and_a_run_generation():
     status = Status().decided(TWO, now=1.0)
     assert (status.generation, status.stop_generation, status.run_generation) == (1, 2, 3)
     status = status.decided(ONE, now=2.0)
     assert (status.generation, status.stop_generation, status.run_generation) == (2, 4, 5)
 
 
-def test_an_adopted_start_is_what_is_to_run_until_the_next_decision():
+def test_adopted_start_stays_until_the_next_decision():
     status = replace(Status().decided(TWO, now=1.0).decided(ONE, now=2.0), adopted=StartNumber(3))
     assert (status.stop_generation, status.run_generation) == (4, 3)
     assert status.decided(TWO, now=3.0).run_generation == 7
 
 
-def test_what_a_decision_gives_up_is_leftover_until_it_is_given_again():
+def test_released_gpus_are_leftover_until_given_again():
     status = Status().decided(TWO, now=1.0).decided(ONE, now=2.0)
     assert status.leftover == {GpuRef(N0, 0)}
     assert status.decided(None, now=3.0).leftover == {GpuRef(N0, 0), GpuRef(N0, 1)}
     assert status.decided(TWO, now=3.0).leftover == frozenset()
 
 
-def test_a_decision_counts_the_gpu_seconds_before_it():
+def test_decision_counts_the_gpu_seconds_before_it():
     status = Status().decided(TWO, now=10.0)
     assert status.decided(ONE, now=14.0).service == 8.0
     counted = replace(status, service=4.0, counted_at=12.0)
@@ -62,12 +60,12 @@ def test_a_decision_counts_the_gpu_seconds_before_it():
         (None, 0, 2),
     ],
 )
-def test_pods_that_were_granted_their_gpus_last_as_long_as_these(placement, gang, shaped):
-    """A gang that grows piece by piece keeps the pods that it has."""
+def test_pods_last_as_long_as_their_gpus(placement, gang, shaped):
+    """A gang that grows step by step keeps its pods."""
     assert Status().decided(TWO, now=1.0).decided(placement, now=2.0, gang=gang).shaped == shaped
 
 
-def test_pods_are_told_apart_by_their_serial():
+def test_pods_differ_by_serial():
     status = Status(shaped=FOUR).with_pods([N0, N1], now=5.0)
     assert status.pods == (Booking(N0, 1, FOUR), Booking(N1, 2, FOUR))
     assert status.booked_at == 5.0
@@ -75,13 +73,13 @@ def test_pods_are_told_apart_by_their_serial():
     assert again.pods == (Booking(N1, 2, FOUR), Booking(N0, 3, FOUR))
 
 
-def test_with_the_end_of_a_pod_nothing_is_left_on_its_node():
+def test_end_of_a_pod_leaves_nothing_on_its_node():
     refs = frozenset({GpuRef(N0, 0), GpuRef(N1, 0)})
     status = Status(leftover=refs).with_pods([N0, N1], now=0.0).without_pods([N0])
     assert status.leftover == {GpuRef(N1, 0)}
 
 
-def test_a_condition_keeps_the_time_of_its_last_change():
+def test_condition_keeps_the_time_of_its_last_change():
     waits = Condition(ConditionType.SCHEDULED, status=False, reason="NoRoom", message="no room")
     status = Status().with_condition(waits, 5.0)
     assert [each.since for each in status.conditions] == [5.0]
@@ -93,6 +91,6 @@ def test_a_condition_keeps_the_time_of_its_last_change():
     assert status.condition(ConditionType.FINISHED) is None
 
 
-def test_every_field_outlives_the_controller():
+def test_every_field_is_written_and_read():
     full = make_full_status()
     assert read_status(write_status(full)) == full

@@ -1,4 +1,4 @@
-"""The controller knows which jobs would lose work by a change of GPUs, and how much was lost."""
+"""The controller knows which jobs lose work by a change of GPUs, and how much was lost."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,12 +13,13 @@ from dljob.control.situation.status import ConditionType, Status, Trust
 from dljob.core.model import Checkpoint, Mechanism, Phase, Training
 from dljob.core.profiles import Costs
 from dljob_sidecar.behaviour.events import Gone, RankEnded, Started
+from dljob_wire.checkpoints import Confirmation
 from dljob_wire.messages import Change, Problem, Progress, Saving
 from tests.builders import make_job
 from tests.control.scenes import NOW, Sat, after, cast, make_scene, released, run, running, stop
 
 NONE = Checkpoint()
-ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
+ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm=Confirmation.FILE)
 BY_ITSELF = Checkpoint(path="/c")
 TRUSTED = Checkpoint(trusted=True)
 
@@ -30,7 +31,7 @@ def trains(*, progress=None, change=None, **rest):
         state = replace(state, progress=progress)
     rest.setdefault("phase", Phase.RUNNING)
     rest.setdefault("iteration", 340)
-    return cast("a", {"n0": (0,)}, generation=2, job_pods={"n0": state}, **rest)
+    return cast("a", {"n0": (0,)}, generation=2, n0=state, **rest)
 
 
 def judged(*casts) -> Status:
@@ -41,7 +42,7 @@ def judged(*casts) -> Status:
 
 
 def warnings(job):
-    """Return the messages of the warnings about a job, by their reasons."""
+    """The warnings about a job, by reason."""
     [verdict] = judge(make_scene(job)).values()
     return {news.reason: news.message for news in verdict.news if news.warning}
 
@@ -63,7 +64,7 @@ def seen(*casts):
         pytest.param(ASKED, Trust.FAILED, True, id="it was not confirmed"),
     ],
 )
-def test_a_change_would_lose_the_work_that_no_checkpoint_saves(checkpoint, trust, loses):
+def test_change_loses_work_without_a_working_checkpoint(checkpoint, trust, loses):
     state = seen(trains(checkpoint=checkpoint, trust=trust))
     assert (state.unsaved_from is not None) is loses
     assert state.keeps_first is loses
@@ -73,7 +74,7 @@ def test_a_change_would_lose_the_work_that_no_checkpoint_saves(checkpoint, trust
     ("iteration", "ago_s", "loses"),
     [(999, 5.0, False), (1000, 5.0, True), (1000, 700.0, False), (1200, 5.0, False)],
 )
-def test_a_change_would_lose_what_a_training_does_after_its_last_step(iteration, ago_s, loses):
+def test_change_loses_work_after_the_last_step(iteration, ago_s, loses):
     known: dict[str, Any] = {
         "checkpoint": TRUSTED,
         "iteration": iteration,
@@ -92,15 +93,13 @@ def test_a_change_would_lose_what_a_training_does_after_its_last_step(iteration,
         pytest.param(TRUSTED, Trust.FAILED, False, id="its user says so"),
     ],
 )
-def test_of_a_job_that_waits_it_is_known_whether_it_will_keep_what_it_starts_with(
-    checkpoint, trust, keeps
-):
+def test_waiting_job_knows_whether_it_will_keep_its_gpus(checkpoint, trust, keeps):
     waits = cast("a", checkpoint=checkpoint, trust=trust)
     [state] = take_snapshot(make_scene(waits), profiles={}, costs=Costs()).pending
     assert state.keeps_first is keeps
 
 
-def test_what_was_confirmed_before_is_not_lost_again():
+def test_confirmed_work_is_not_lost():
     job = trains(checkpoint=ASKED, trust=Trust.FAILED, saved=300)
     assert seen(job).unsaved_at(NOW) == 40.0
 
@@ -108,7 +107,7 @@ def test_what_was_confirmed_before_is_not_lost_again():
 ON_EMPTY_DIR = Checkpoint(signal="SIGUSR1", path="/c", ends_with_pod="the emptyDir volume c")
 
 
-def test_a_checkpoint_that_ends_with_its_pod_is_no_reason_to_stop_the_job():
+def test_checkpoint_in_a_pod_is_no_reason_to_stop():
     job = trains(checkpoint=ON_EMPTY_DIR, trust=Trust.CONFIRMED, saved=300, bound_to=("n0",))
     state = seen(job)
     assert (state.lost_if_stopped, state.unsaved_from, state.bound_to) == (True, None, ("n0",))
@@ -121,7 +120,7 @@ def test_a_checkpoint_that_ends_with_its_pod_is_no_reason_to_stop_the_job():
     assert said.message in notice_for(make_job("a", checkpoint=ON_EMPTY_DIR, options=(1,)))
 
 
-def test_where_a_change_ends_a_pod_it_loses_the_checkpoint_in_it():
+def test_change_that_ends_a_pod_loses_its_checkpoint():
     known: dict[str, Any] = {"checkpoint": ON_EMPTY_DIR, "trust": Trust.CONFIRMED, "saved": 300}
     scene = make_scene(trains(**known), mechanism=Mechanism.RECREATE)
     [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
@@ -132,13 +131,13 @@ def test_where_a_change_ends_a_pod_it_loses_the_checkpoint_in_it():
     assert seen(wide).unsaved_from == 0.0
 
 
-def test_a_job_whose_checkpoint_has_ended_with_its_pod_is_bound_to_no_node():
+def test_job_without_its_pod_checkpoint_is_bound_to_no_node():
     known: dict[str, Any] = {"checkpoint": ON_EMPTY_DIR, "bound_to": ("n0",)}
     [state] = take_snapshot(make_scene(cast("a", **known)), profiles={}, costs=Costs()).pending
     assert state.bound_to == ()
 
 
-def test_the_work_of_a_checkpoint_that_ends_with_its_pod_is_lost_with_the_pod():
+def test_work_is_lost_with_the_checkpoint_in_a_pod():
     pods = {"n0": Sat(phase=PodPhase.ENDED)}
     known: dict[str, Any] = {
         "iteration": 340,
@@ -155,14 +154,14 @@ def test_the_work_of_a_checkpoint_that_ends_with_its_pod_is_lost_with_the_pod():
     )
 
 
-def test_a_checkpoint_in_the_pod_outlives_a_start_of_the_processes_there():
+def test_checkpoint_in_a_pod_outlives_a_restart_there():
     first = Progress(iteration=301, begun=True)
     job = trains(progress=first, heard=3, saved=300, checkpoint=ON_EMPTY_DIR)
     assert (judged(job).iteration, judged(job).lost_iterations) == (301, 39)
 
 
 @pytest.mark.parametrize("phase", [Phase.INITIALIZED, Phase.ADJUSTING])
-def test_where_nothing_trains_nothing_can_be_lost(phase):
+def test_nothing_is_lost_where_nothing_trains(phase):
     assert seen(trains(checkpoint=NONE, phase=phase)).unsaved_from is None
 
 
@@ -175,13 +174,13 @@ def test_where_nothing_trains_nothing_can_be_lost(phase):
         (Saving.NONE, Trust.UNTRIED),
     ],
 )
-def test_how_the_checkpoint_before_a_change_went_is_remembered(saving, trust):
+def test_outcome_of_the_last_checkpoint_is_remembered(saving, trust):
     after = judged(trains(checkpoint=ASKED, change=Change(5, saving)))
     assert after.trust is trust
     assert (after.saved, after.saved_at) == ((340, NOW) if trust is Trust.CONFIRMED else (0, 0.0))
 
 
-def test_a_job_without_a_checkpoint_is_told_so():
+def test_job_without_a_checkpoint_says_so():
     said = judged(trains(checkpoint=NONE)).condition(ConditionType.SAVED)
     assert said is not None
     assert (said.status, said.reason) == (False, "NoCheckpoint")
@@ -194,7 +193,7 @@ def test_a_job_without_a_checkpoint_is_told_so():
     assert notice_for(make_job("a", checkpoint=ASKED)) == ""
 
 
-def test_work_that_a_start_does_again_was_lost_and_is_counted_once():
+def test_repeated_work_is_counted_once_as_lost():
     first = Progress(iteration=1, begun=True)
     repeats = trains(progress=first, pace=10.0, heard=3)
     lost = judged(repeats)
@@ -208,7 +207,7 @@ def test_work_that_a_start_does_again_was_lost_and_is_counted_once():
 
 
 IN_LAPS: dict[str, Any] = {"lap": 150, "iteration": 360, "pace": 2.0, "heard": 3}
-"""A job whose counter begins again every 150 iterations, at the 60th of its third lap."""
+"""A job at the 60th iteration of its third lap of 150."""
 CONFIRMED: dict[str, Any] = {"trust": Trust.CONFIRMED, "saved_at": NOW}
 
 
@@ -223,13 +222,11 @@ CONFIRMED: dict[str, Any] = {"trust": Trust.CONFIRMED, "saved_at": NOW}
         pytest.param(ASKED, {"saved": 360, **CONFIRMED}, 361, 361, 0, id="the same SideCar"),
         pytest.param(ASKED, {}, 61, 61, 0, id="nothing is known to be saved"),
         pytest.param(BY_ITSELF, {}, 61, 361, 0, id="it saves itself"),
-        pytest.param(TRUSTED, {}, 40, 340, 20, id="its user says that it is saved"),
+        pytest.param(TRUSTED, {}, 40, 340, 20, id="its user vouches for it"),
         pytest.param(NONE, {}, 1, 1, 359, id="it saves nothing"),
     ],
 )
-def test_a_counter_that_begins_again_in_each_epoch_is_counted_on_by_the_next_sidecar(
-    checkpoint, known, first, iteration, lost
-):
+def test_next_sidecar_continues_a_lap_counter(checkpoint, known, first, iteration, lost):
     on = Progress(iteration=first, begun=True, lap=150 if first > 150 else 0)
     said = judged(trains(checkpoint=checkpoint, progress=on, **{**IN_LAPS, **known}))
     assert (said.iteration, said.lapped, said.lap) == (iteration, iteration - first, 150)
@@ -241,14 +238,14 @@ def test_a_counter_that_begins_again_in_each_epoch_is_counted_on_by_the_next_sid
 
 
 @pytest.mark.parametrize("saved", [0, 340])
-def test_a_fall_of_such_a_counter_shows_nothing_about_the_checkpoint(saved):
+def test_fall_of_a_lap_counter_is_no_failed_checkpoint(saved):
     known = {"saved": saved, "trust": Trust.CONFIRMED if saved else Trust.UNTRIED}
     begins = Progress(iteration=30, begun=True)
     said = judged(trains(checkpoint=ASKED, progress=begins, **{**IN_LAPS, **known}))
     assert (said.trust, said.failed_at) == (known["trust"], 0.0)
 
 
-def test_a_count_beyond_a_lap_shows_that_its_counter_does_not_begin_again_there():
+def test_count_beyond_a_lap_disproves_the_lap():
     on = Progress(iteration=361, begun=True)
     said = judged(trains(checkpoint=ASKED, progress=on, **IN_LAPS, lapped=150))
     assert (said.iteration, said.lap, said.lapped) == (361, 0, 0)
@@ -258,57 +255,44 @@ FIRST = Progress(iteration=1, begun=True)
 
 
 def stopped(saving, *, generation=4):
-    """Return the report of a SideCar between the end of a start and the next start."""
+    """The report of a SideCar between two starts."""
     state = released(run(3, 0), stop(generation))
     return replace(state, change=Change(generation, saving), problems=())
 
 
 def changes(saving, *, phase=Phase.ADJUSTING, **rest):
-    """A job over two containers while its GPUs change; its leader knows how the checkpoint went."""
+    """A job over two containers while its GPUs change; its leader reports the checkpoint."""
     job_pods = {"n0": stopped(saving), "n1": stopped(Saving.NONE)}
     rest.setdefault("iteration", 340)
     holds = {"n0": (0,), "n1": (0,)}
     return cast("a", holds, generation=2, job_pods=job_pods, phase=phase, checkpoint=ASKED, **rest)
 
 
-def lost_its_gpus(phase, **rest):
-    """A job without GPUs whose checkpoint has failed before that."""
+def lost_its_gpus(phase, state=None, **rest):
+    """A job without GPUs whose checkpoint failed before."""
     given = {"checkpoint": ASKED, "iteration": 340, **rest}
-    return cast(
-        "a", None, generation=2, job_pods={"n0": stopped(Saving.FAILED)}, phase=phase, **given
-    )
+    state = state or stopped(Saving.FAILED)
+    return cast("a", None, generation=2, n0=state, phase=phase, **given)
 
 
-def test_how_it_was_saved_is_heard_of_a_job_that_has_lost_its_gpus():
+def test_outcome_counts_after_the_loss_of_all_gpus():
     for job in (lost_its_gpus(Phase.SUSPENDED, suspend=True), lost_its_gpus(Phase.QUEUED)):
         assert judged(job).trust is Trust.FAILED
 
 
-def test_how_a_stop_was_saved_is_said_at_once_and_why_it_was_not():
+def test_failed_save_at_a_stop_is_explained():
     why = "view-1.npy changed 0.0 s ago"
     state = stopped(Saving.TIMED_OUT)
     state = replace(state, problems=(Problem("CheckpointIncomplete", why),))
-    job = cast(
-        "a",
-        None,
-        generation=2,
-        job_pods={"n0": state},
-        phase=Phase.SUSPENDED,
-        suspend=True,
-        checkpoint=ASKED,
-        iteration=340,
-        triable=True,
-        trust=Trust.CONFIRMED,
-        saved=300,
-        saved_at=NOW - 60.0,
-    )
+    known = {"trust": Trust.CONFIRMED, "saved": 300, "saved_at": NOW - 60.0, "triable": True}
+    job = lost_its_gpus(Phase.SUSPENDED, state, suspend=True, **known)
     assert why in warnings(job)["NotConfirmed"]
     status = judged(job)
     told = status.condition(ConditionType.SAVED)
     assert told is not None
     assert (told.status, told.reason) == (False, "NotConfirmed")
     assert why in told.message
-    # The SideCar that knew why has left.
+    # The SideCar that knew the reason has left.
     assert tell_of_saving(job.entry.job, status, now=NOW) == status
     saved = judged(changes(Saving.CONFIRMED, phase=Phase.SUSPENDED, suspend=True, trials=1))
     told = saved.condition(ConditionType.SAVED)
@@ -316,7 +300,7 @@ def test_how_a_stop_was_saved_is_said_at_once_and_why_it_was_not():
     assert told.reason == "Confirmed"
 
 
-def test_work_that_is_lost_shows_that_a_checkpoint_that_is_never_asked_for_does_not_work():
+def test_lost_work_disproves_an_untried_checkpoint():
     after = judged(trains(checkpoint=BY_ITSELF, progress=FIRST, pace=10.0, heard=3))
     assert (after.trust, after.saved, after.failed_at) == (Trust.FAILED, 0, NOW)
     said = after.condition(ConditionType.SAVED)
@@ -325,29 +309,29 @@ def test_work_that_is_lost_shows_that_a_checkpoint_that_is_never_asked_for_does_
 
 
 @pytest.mark.parametrize("iteration", [300, 341])
-def test_a_start_that_goes_on_near_the_end_of_the_former_shows_what_was_saved(iteration):
+def test_start_near_the_former_end_shows_a_checkpoint(iteration):
     on = Progress(iteration=iteration, begun=True)
     after = judged(trains(checkpoint=BY_ITSELF, progress=on, heard=3))
     assert (after.trust, after.saved) == (Trust.UNTRIED, iteration)
-    # Also of one that had failed before: it works again.
+    # One that failed before works again.
     failed = {"trust": Trust.FAILED, "failed_at": NOW - 90.0, "decided_at": NOW - 60.0}
     again = judged(trains(checkpoint=BY_ITSELF, progress=on, heard=3, **failed))
     assert (again.trust, again.saved) == (Trust.UNTRIED, iteration)
 
 
 @pytest.mark.parametrize("known", [{"broken": 3}, {"saves": False}])
-def test_a_start_that_nothing_could_save_tells_nothing_of_checkpoints(known):
+def test_start_without_a_chance_to_save_shows_nothing(known):
     after = judged(trains(checkpoint=BY_ITSELF, progress=FIRST, heard=3, **known))
     assert (after.trust, after.lost_iterations) == (Trust.UNTRIED, 339)
 
 
-def test_a_start_before_what_was_saved_shows_that_the_checkpoint_does_not_work():
+def test_start_behind_the_saved_work_disproves_the_checkpoint():
     known = {"trust": Trust.CONFIRMED, "saved": 300, "saved_at": NOW, "broken": 3, "heard": 3}
     after = judged(trains(checkpoint=ASKED, progress=FIRST, **known))
     assert (after.trust, after.saved) == (Trust.FAILED, 1)
 
 
-def test_an_untried_job_pays_for_what_a_change_may_lose():
+def test_untried_job_pays_for_work_at_risk():
     untried = seen(trains(checkpoint=BY_ITSELF, saved=100))
     assert (untried.unsaved_from, untried.unsaved_at(NOW)) == (None, 240.0)
     confirmed = seen(trains(checkpoint=ASKED, trust=Trust.CONFIRMED, saved=100))
@@ -355,7 +339,7 @@ def test_an_untried_job_pays_for_what_a_change_may_lose():
     assert seen(trains(checkpoint=TRUSTED)).unsaved_at(NOW) == 0.0
 
 
-def test_one_failure_of_a_checkpoint_that_has_worked_is_borne_with_and_a_second_is_not():
+def test_second_failure_ends_the_trust():
     known = {"trust": Trust.CONFIRMED, "saved": 300, "saved_at": NOW - 60.0}
     once = judged(changes(Saving.TIMED_OUT, **known))
     assert (once.trust, once.trials) == (Trust.CONFIRMED, 1)
@@ -363,30 +347,20 @@ def test_one_failure_of_a_checkpoint_that_has_worked_is_borne_with_and_a_second_
     assert (twice.trust, twice.trials, twice.failed_at) == (Trust.FAILED, 2, NOW)
 
 
-def test_where_nothing_new_was_to_be_saved_no_checkpoint_can_fail():
+def test_no_checkpoint_fails_without_new_work():
     assert judged(changes(Saving.TIMED_OUT, saved=340)).trust is Trust.UNTRIED
 
 
 @pytest.mark.parametrize(("code", "trust"), [(0, Trust.UNTRIED), (1, Trust.FAILED)])
-def test_a_training_that_is_over_before_it_could_answer_is_not_held_against_it(code, trust):
+def test_end_before_the_answer_is_no_failed_checkpoint(code, trust):
     state = after(run(3, 0), Started(1), stop(4), RankEnded(1, 0, code), Gone(1))
     state = replace(state, change=Change(4, Saving.FAILED))
-    job = cast(
-        "a",
-        {"n0": (0,)},
-        generation=2,
-        job_pods={"n0": state},
-        phase=Phase.ADJUSTING,
-        checkpoint=ASKED,
-        iteration=340,
-    )
-    assert judged(job).trust is trust
+    known: dict[str, Any] = {"phase": Phase.ADJUSTING, "checkpoint": ASKED, "iteration": 340}
+    assert judged(cast("a", {"n0": (0,)}, generation=2, n0=state, **known)).trust is trust
 
 
 @pytest.mark.parametrize(("trials", "pause"), [(2, 600.0), (3, 1200.0), (4, 2400.0), (90, 86400.0)])
-def test_a_checkpoint_that_has_worked_before_may_be_tried_again_after_a_time_that_grows(
-    trials, pause
-):
+def test_failed_checkpoint_is_retried_after_growing_pauses(trials, pause):
     known = {"trust": Trust.FAILED, "saved": 300, "saved_at": 1.0, "trials": trials}
     early = seen(trains(checkpoint=ASKED, failed_at=NOW - pause + 1.0, **known))
     assert early.unsaved_from == 300.0
@@ -394,22 +368,22 @@ def test_a_checkpoint_that_has_worked_before_may_be_tried_again_after_a_time_tha
     assert (late.unsaved_from, late.unsaved_at(NOW)) == (None, 40.0)
 
 
-def test_a_checkpoint_that_has_never_worked_is_not_tried_again():
+def test_checkpoint_that_never_worked_is_not_retried():
     known = {"trust": Trust.FAILED, "trials": 1, "failed_at": 1.0}
     assert seen(trains(checkpoint=ASKED, **known)).unsaved_from == 0.0
 
 
-def test_to_suspend_and_resume_a_job_lets_its_checkpoint_be_tried_again():
+def test_suspending_and_resuming_allows_another_trial():
     failed = {"trust": Trust.FAILED, "trials": 3, "failed_at": 2.0, "saved": 300, "saved_at": 1.0}
     resumed = judged(lost_its_gpus(Phase.SUSPENDED, ends=True, **failed))
     assert (resumed.phase, resumed.trust, resumed.ends) == (Phase.QUEUED, Trust.UNTRIED, False)
     assert (resumed.trials, resumed.saved, resumed.judged) == (0, 0, 4)
-    # The losses before that are not held against it again.
+    # Earlier losses no longer count.
     again = trains(checkpoint=ASKED, progress=FIRST, heard=3, judged=resumed.judged)
     assert judged(again).trust is Trust.UNTRIED
 
 
-def test_reports_beyond_the_last_iteration_prolong_no_hold_on_gpus():
+def test_reports_after_the_last_iteration_prolong_no_hold():
     later, status = NOW, Status()
     known: dict[str, Any] = {"iteration": 999, "training": Training(iterations=1000)}
     known |= {"iterated_at": NOW - 1.0, "checkpoint": TRUSTED, "trust": Trust.FAILED}
@@ -420,7 +394,7 @@ def test_reports_beyond_the_last_iteration_prolong_no_hold_on_gpus():
             name: getattr(status, name) for name in ("iteration", "iterated_at", "heard", "running")
         }
         later += 30.0
-    # The first report of the last iteration is eleven minutes old, the latest one half a minute.
+    # The last iteration was first reported eleven minutes ago, and last half a minute ago.
     assert (status.iteration, status.iterated_at) == (1021, NOW)
     [state] = take_snapshot(
         make_scene(trains(**known), now=later), profiles={}, costs=Costs()

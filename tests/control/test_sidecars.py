@@ -1,6 +1,6 @@
 """
-How a controller speaks to SideCars: the real client, the real server and the real table on one
-event loop, and a wire between them that does what the test says.
+A controller's conversation with SideCars: the real client, server and table on one event loop, over
+a proxy that a test controls.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.control.proxies import Fate, Proxy, of
 PATIENT = replace(
     HURRIED, wait_seconds=60.0, shortest_pause_seconds=60.0, longest_pause_seconds=60.0
 )
-"""Does nothing again within the time that a test has."""
+"""Retries nothing within the time of a test."""
 
 OTHER = PodKey(JobId("bert"), NodeName("n1"))
 
@@ -38,11 +38,11 @@ def is_lost(contact) -> bool:
     return not contact.reachable
 
 
-# --- what shall be ------------------------------------------------------------------------
+# --- declarations -------------------------------------------------------------------------
 
 
 @living
-async def test_what_is_declared_is_told_and_what_becomes_of_it_is_heard(tmp_path):
+async def test_declaration_is_sent_and_its_outcome_heard(tmp_path):
     async with contained(tmp_path / "a") as container, calling() as caller:
         first = await caller.meet(tmp_path / "a")
         assert (first.phase, first.released) == (Phase.READY, True)
@@ -62,8 +62,8 @@ async def test_what_is_declared_is_told_and_what_becomes_of_it_is_heard(tmp_path
 
 
 @living
-async def test_a_sidecar_is_taken_over_on_the_connection_on_which_it_was_met(tmp_path, monkeypatch):
-    # The command comes before, however long this process stands still.
+async def test_takeover_uses_the_first_connection(tmp_path, monkeypatch):
+    # The command comes in time, however long this process stands still.
     monkeypatch.setattr(following, "STAMP_S", 60.0)
     async with contained(tmp_path / "a"), Proxy(tmp_path / "p", tmp_path / "a") as proxy:
         async with calling() as former:
@@ -72,7 +72,7 @@ async def test_a_sidecar_is_taken_over_on_the_connection_on_which_it_was_met(tmp
             await former.until(has_begun(3))
         async with calling(epoch=2) as caller:
             await caller.meet(proxy.path)
-            # It would ask its next question in one of these turns.
+            # The next question would come in one of these turns.
             for _ in range(20):
                 await asyncio.sleep(0)
             caller.run(3, epoch=2)
@@ -83,9 +83,7 @@ async def test_a_sidecar_is_taken_over_on_the_connection_on_which_it_was_met(tmp
 
 
 @living
-async def test_a_sidecar_that_is_not_taken_over_is_asked_for_news_all_the_same(
-    tmp_path, monkeypatch
-):
+async def test_sidecar_without_a_takeover_is_still_polled(tmp_path, monkeypatch):
     monkeypatch.setattr(following, "STAMP_S", 0.05)
     async with contained(tmp_path / "a") as container:
         async with calling() as former:
@@ -100,7 +98,7 @@ async def test_a_sidecar_that_is_not_taken_over_is_asked_for_news_all_the_same(
 
 
 @living
-async def test_of_a_burst_only_the_newest_is_said_and_only_once(tmp_path):
+async def test_burst_sends_only_the_newest_once(tmp_path):
     async with contained(tmp_path / "a") as container, calling() as caller:
         await caller.meet(tmp_path / "a")
         for generation in range(1, 50):
@@ -114,7 +112,7 @@ async def test_of_a_burst_only_the_newest_is_said_and_only_once(tmp_path):
 
 
 @living
-async def test_a_newer_declaration_does_not_wait_for_an_older_one_that_hangs(tmp_path):
+async def test_newer_declaration_overtakes_a_hanging_one(tmp_path):
     gate = asyncio.Event()
     async with wired(tmp_path) as (container, proxy, caller):
         proxy.fate_of = of(b"PUT", Fate(request_gate=gate))
@@ -123,7 +121,7 @@ async def test_a_newer_declaration_does_not_wait_for_an_older_one_that_hangs(tmp
             await asyncio.sleep(0.001)
         proxy.fate_of = lambda _: Fate()
         caller.stop(4)
-        # It is on the wire, and cannot be called back.
+        # The run is on the wire, and cannot be called back.
         assert caller.contact().unanswered == (run,)
         contact = await caller.until(has_begun(4))
         assert contact.unanswered == ()
@@ -131,12 +129,12 @@ async def test_a_newer_declaration_does_not_wait_for_an_older_one_that_hangs(tmp
 
 
 @living
-async def test_what_was_given_up_and_arrives_first_is_ended_by_what_is_newer(tmp_path):
+async def test_late_run_is_ended_by_the_newer_stop(tmp_path):
     late = asyncio.Event()
     async with wired(tmp_path) as (container, proxy, caller):
         proxy.fate_of = of(b"PUT", Fate(answer_gate=asyncio.Event()))
         caller.run(3, "0", "1")
-        # Its answer is lost; the news makes that good.
+        # Its answer is lost; the next report shows the run.
         await caller.until(has_begun(3))
         assert caller.contact().unanswered == ()
         proxy.fate_of = of(b"PUT", Fate(request_gate=late))
@@ -151,7 +149,7 @@ async def test_what_was_given_up_and_arrives_first_is_ended_by_what_is_newer(tmp
 
 @pytest.mark.parametrize("cut", [0, 30])
 @living
-async def test_declarations_and_answers_that_break_off_are_made_good(tmp_path, cut):
+async def test_broken_requests_and_answers_are_retried(tmp_path, cut):
     async with wired(tmp_path) as (_, proxy, caller):
         fates = [Fate(request_cut=cut)] * 3
         proxy.fate_of = of(b"PUT", lambda: fates.pop() if fates else Fate())
@@ -175,7 +173,7 @@ async def test_declarations_and_answers_that_break_off_are_made_good(tmp_path, c
 
 @pytest.mark.parametrize("tells", [True, False])
 @living
-async def test_the_word_of_a_later_leader_is_a_doubt_and_not_taken_in(tmp_path, tells):
+async def test_later_leader_makes_the_sidecar_doubtful(tmp_path, tells):
     async with contained(tmp_path / "a"), calling(epoch=1) as ours, calling(epoch=2) as theirs:
         await ours.meet(tmp_path / "a")
         await theirs.meet(tmp_path / "a")
@@ -193,7 +191,7 @@ async def test_the_word_of_a_later_leader_is_a_doubt_and_not_taken_in(tmp_path, 
 
 
 @living
-async def test_the_epoch_of_another_installation_is_a_doubt_however_low_it_is(tmp_path):
+async def test_epoch_of_another_installation_is_doubtful(tmp_path):
     async with contained(tmp_path / "a") as container, calling(epoch=7) as ours:
         state = await ours.meet(tmp_path / "a")
         container.agent.declare(Stop(1, 3, state.incarnation, installation="theirs"))
@@ -203,7 +201,7 @@ async def test_the_epoch_of_another_installation_is_a_doubt_however_low_it_is(tm
 
 
 @living
-async def test_what_a_sidecar_left_behind_is_believed_like_an_answer():
+async def test_left_message_is_checked_like_an_answer():
     left = State("first-start", 3, Phase.EXITED, released=True, epoch=7, installation="ours")
     async with calling(epoch=7) as ours:
         assert ours.sidecars.believe(left) == left
@@ -214,7 +212,7 @@ async def test_what_a_sidecar_left_behind_is_believed_like_an_answer():
 
 
 @living
-async def test_a_doubt_is_over_when_it_is_another_start_of_the_container(tmp_path):
+async def test_next_incarnation_ends_the_doubt(tmp_path):
     async with calling(epoch=1) as ours:
         async with contained(tmp_path / "a") as container:
             state = await ours.meet(tmp_path / "a")
@@ -226,7 +224,7 @@ async def test_a_doubt_is_over_when_it_is_another_start_of_the_container(tmp_pat
 
 
 @living
-async def test_what_was_refused_for_good_is_not_said_again_before_a_pause(tmp_path):
+async def test_refused_target_is_not_repeated_before_a_pause(tmp_path):
     patient = replace(HURRIED, refused_pause_seconds=3600.0)
     async with contained(tmp_path / "a"), calling() as ours, calling(patient) as again:
         await ours.meet(tmp_path / "a")
@@ -237,7 +235,7 @@ async def test_what_was_refused_for_good_is_not_said_again_before_a_pause(tmp_pa
         contact = await again.until(lambda contact: contact.problem)
         assert ("SameTermOtherTarget" in contact.problem, contact.foreign) == (True, None)
         told = len(again.counts.round_trips)
-        # As a loop does that is woken by the refusal.
+        # A loop that the refusal wakes declares it again.
         for _ in range(100):
             again.stop(3)
             assert again.contact().declared is None
@@ -248,7 +246,7 @@ async def test_what_was_refused_for_good_is_not_said_again_before_a_pause(tmp_pa
 
 
 @living
-async def test_a_sidecar_that_leaves_is_told_nothing_more(tmp_path):
+async def test_leaving_sidecar_gets_no_more_commands(tmp_path):
     async with contained(tmp_path / "a"), calling() as caller:
         await caller.meet(tmp_path / "a")
         caller.stop(3, leave=True)
@@ -261,9 +259,7 @@ async def test_a_sidecar_that_leaves_is_told_nothing_more(tmp_path):
 
 @pytest.mark.parametrize(("leave", "word"), [(True, "has ended"), (False, "is silent")])
 @living
-async def test_that_a_sidecar_ended_in_order_is_not_told_as_a_silence(
-    tmp_path, caplog, leave, word
-):
+async def test_ordered_end_is_not_logged_as_silence(tmp_path, caplog, leave, word):
     caplog.set_level(logging.INFO, logger="dljob.control.sidecars.following")
     async with calling() as caller:
         async with contained(tmp_path / "a"):
@@ -276,7 +272,7 @@ async def test_that_a_sidecar_ended_in_order_is_not_told_as_a_silence(
 
 
 @living
-async def test_where_too_many_wait_it_is_asked_without_waiting(tmp_path):
+async def test_full_sidecar_is_polled_without_waiting(tmp_path):
     serving = Serving(most_waiting=1)
     async with (
         contained(tmp_path / "a", serving=serving) as container,
@@ -298,7 +294,7 @@ async def test_where_too_many_wait_it_is_asked_without_waiting(tmp_path):
 
 
 @living
-async def test_progress_is_told_from_news_that_cannot_wait(tmp_path):
+async def test_progress_is_distinguished_from_urgent_news(tmp_path):
     async with contained(tmp_path / "a") as container, calling() as caller:
         await caller.meet(tmp_path / "a")
         await container.polled()
@@ -314,7 +310,7 @@ async def test_progress_is_told_from_news_that_cannot_wait(tmp_path):
 
 
 @living
-async def test_a_listener_that_fails_does_not_end_the_listening(tmp_path, caplog):
+async def test_failing_listener_does_not_end_the_listening(tmp_path, caplog):
     async with contained(tmp_path / "a"), calling() as caller:
         await caller.meet(tmp_path / "a")
         caller.heard = None
@@ -327,13 +323,13 @@ async def test_a_listener_that_fails_does_not_end_the_listening(tmp_path, caplog
 
 
 @living
-async def test_who_waits_for_news_of_the_dead_is_told_by_the_refusal_of_the_living(tmp_path):
+async def test_refusal_by_a_new_incarnation_ends_an_old_poll(tmp_path):
     async with (
         wired(tmp_path, PATIENT) as (first, proxy, caller),
         contained(tmp_path / "b", incarnation="second-start"),
     ):
         await first.polled()
-        # The wire to the first one stays as it is, as when a machine has lost its power.
+        # The connection to the first one stays open, as when a machine loses its power.
         proxy.upstream = tmp_path / "b"
         caller.run(3)
         contact = await caller.until(lambda c: c.state.incarnation == "second-start")
@@ -342,7 +338,7 @@ async def test_who_waits_for_news_of_the_dead_is_told_by_the_refusal_of_the_livi
 
 
 @living
-async def test_what_the_dead_do_not_answer_is_no_silence_of_the_living(tmp_path):
+async def test_lost_answers_of_the_dead_are_no_silence_of_the_living(tmp_path):
     async with (
         wired(tmp_path) as (_, proxy, caller),
         contained(tmp_path / "b", incarnation="second-start"),
@@ -384,7 +380,7 @@ async def test_another_address_is_another_sidecar(tmp_path):
 
 
 @living
-async def test_a_sidecar_that_is_not_there_yet_is_met_when_it_comes(tmp_path):
+async def test_sidecar_is_met_when_it_comes(tmp_path):
     async with calling() as caller:
         caller.follow(tmp_path / "a")
         contact = await caller.until(lambda contact: contact.problem)
@@ -399,7 +395,7 @@ async def test_a_sidecar_that_is_not_there_yet_is_met_when_it_comes(tmp_path):
 
 
 @living
-async def test_a_wire_that_is_cut_is_silence_until_it_is_mended(tmp_path):
+async def test_cut_connection_is_silence_until_it_is_back(tmp_path):
     async with wired(tmp_path) as (container, proxy, caller):
         before = caller.contact()
         proxy.upstream = tmp_path / "nowhere"
@@ -407,7 +403,7 @@ async def test_a_wire_that_is_cut_is_silence_until_it_is_mended(tmp_path):
         contact = await caller.until(is_lost)
         assert contact.since >= before.since
         assert contact.state == before.state
-        # A target that is declared meanwhile arrives in the end.
+        # A target declared meanwhile arrives in the end.
         target = caller.run(3)
         while len(caller.counts.failures) < 5:
             await asyncio.sleep(0.001)
@@ -420,10 +416,10 @@ async def test_a_wire_that_is_cut_is_silence_until_it_is_mended(tmp_path):
 
 
 @living
-async def test_a_connection_that_is_only_closed_is_no_silence(tmp_path):
+async def test_closed_connection_alone_is_no_silence(tmp_path):
     async with wired(tmp_path, PATIENT) as (container, proxy, caller):
         await container.polled()
-        # As the SideCar does when its certificates were renewed.
+        # A SideCar closes it after a renewal of its certificates.
         proxy.cut()
         container.agent.complain(Problem("Something", "is wrong"))
         await caller.until(lambda contact: contact.state.problems)
@@ -431,7 +427,7 @@ async def test_a_connection_that_is_only_closed_is_no_silence(tmp_path):
 
 
 @living
-async def test_an_answer_to_a_declaration_ends_the_pause_before_the_next_question(tmp_path):
+async def test_answer_to_a_declaration_ends_the_pause(tmp_path):
     async with wired(tmp_path, PATIENT) as (container, proxy, caller):
         await container.polled()
         proxy.upstream = tmp_path / "nowhere"
@@ -445,7 +441,7 @@ async def test_an_answer_to_a_declaration_ends_the_pause_before_the_next_questio
 
 
 @living
-async def test_who_accepts_and_never_answers_is_silent(tmp_path):
+async def test_missing_answers_are_silence(tmp_path):
     hasty = replace(HURRIED, wait_seconds=0.2, silence_seconds=0.2)
     gate = asyncio.Event()
     async with wired(tmp_path, hasty) as (_, proxy, caller):
@@ -457,10 +453,10 @@ async def test_who_accepts_and_never_answers_is_silent(tmp_path):
         assert contact.problem == ""
 
 
-# --- what it costs ------------------------------------------------------------------------
+# --- costs --------------------------------------------------------------------------------
 
 
-def test_a_sidecar_that_always_has_news_is_asked_only_so_often():
+def test_rate_limit_bounds_the_questions():
     allowance = RateLimit(per_second=10.0, at_once=3)
     assert [allowance.take(100.0) for _ in range(5)] == pytest.approx([0, 0, 0, 0.1, 0.2])
     assert allowance.take(200.0) == 0.0
@@ -478,7 +474,7 @@ def test_a_sidecar_that_always_has_news_is_asked_only_so_often():
     ids=["changes", "questions", "bytes"],
 )
 @living
-async def test_one_that_floods_is_heard_at_a_bounded_rate(tmp_path, bound):
+async def test_flooding_sidecar_is_heard_at_a_bounded_rate(tmp_path, bound):
     async with contained(tmp_path / "a") as container, calling(replace(HURRIED, **bound)) as caller:
         await caller.meet(tmp_path / "a")
         for number in range(100):
@@ -489,7 +485,7 @@ async def test_one_that_floods_is_heard_at_a_bounded_rate(tmp_path, bound):
 
 
 @living
-async def test_the_pause_after_a_failure_grows_up_to_its_bound_and_hundreds_come_back_apart():
+async def test_pause_after_a_failure_grows_and_is_random():
     draws = iter([1.0] * 6 + [0.0, 0.25, 0.5, 0.999])
     async with calling(chance=lambda: next(draws)) as caller:
         caller.follow(Path("/no/socket/here"))
@@ -504,7 +500,7 @@ def descriptors() -> int:
 
 
 @living
-async def test_many_questions_and_answers_leave_nothing_behind(tmp_path):
+async def test_many_requests_leak_nothing(tmp_path):
     async with wired(tmp_path) as (container, proxy, caller):
         caller.run(1)
         await caller.until(has_begun(1))
@@ -523,7 +519,7 @@ async def test_many_questions_and_answers_leave_nothing_behind(tmp_path):
 
 
 @living
-async def test_who_is_forgotten_leaves_nothing_behind(tmp_path):
+async def test_forgotten_sidecar_leaks_nothing(tmp_path):
     async with (
         contained(tmp_path / "a"),
         Proxy(tmp_path / "p", tmp_path / "a") as proxy,
@@ -546,11 +542,11 @@ async def test_who_is_forgotten_leaves_nothing_behind(tmp_path):
         caller.sidecars.forget(POD)
 
 
-# --- answers that are none ----------------------------------------------------------------
+# --- foreign answers ----------------------------------------------------------------------
 
 GARBAGE = {
     "no HTTP": (b"hello\r\n\r\n", "no answer from"),
-    "no state": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "incarnation: is missing"),
+    "no state": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "incarnation: it is missing"),
     "too much": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + 5_000_000 * b" ",
         "is longer than",
@@ -564,12 +560,12 @@ GARBAGE = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 @living
-async def test_whoever_speaks_something_else_is_told_of_and_asked_again(tmp_path, name):
+async def test_foreign_answer_is_reported_and_asked_again(tmp_path, name):
     answer, problem = GARBAGE[name]
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # The last question may be broken off.
+            # The last question may be cut.
             with contextlib.suppress(asyncio.IncompleteReadError, OSError):
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(answer)

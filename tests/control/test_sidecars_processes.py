@@ -1,4 +1,4 @@
-"""A controller and real SideCars with real training processes, which are killed and stopped."""
+"""A controller and real SideCars with real training processes, which it stops and the test kills."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ Start = Callable[[], SideCar]
 
 @pytest.fixture
 def token() -> Iterator[str]:
-    """Name this test in the command line of every process of it, and see that none survives."""
+    """A token in the command line of every process of this test; asserts that none survives."""
     with witnessed() as name:
         yield name
 
 
 @pytest.fixture
 def start(tmp_path: Path, token: str) -> Iterator[Start]:
-    """Start SideCars at one socket, one after the other; they are ended after the test."""
+    """Start SideCars at one socket, one after the other; close them after the test."""
     started = []
 
     def begin() -> SideCar:
@@ -48,7 +48,7 @@ def is_running(generation: int):
 
 
 def kill_all(sidecar: SideCar) -> None:
-    """End a SideCar and its keeper as if the machine had lost them; the socket is free when both have ended."""
+    """Kill a SideCar and its keeper as a crash of the machine does; free the socket."""
     both = (*read_children(sidecar.process.pid), sidecar.process.pid)
     # Neither sees the other end, however long it takes to kill both.
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -61,7 +61,7 @@ def kill_all(sidecar: SideCar) -> None:
 
 @pytest.mark.story
 @living
-async def test_a_training_is_started_reshaped_and_stopped_as_declared(start):
+async def test_training_is_started_reshaped_and_stopped(start):
     sidecar = start()
     async with calling() as caller:
         await caller.meet(sidecar.socket)
@@ -81,7 +81,7 @@ async def test_a_training_is_started_reshaped_and_stopped_as_declared(start):
 
 
 @living
-async def test_a_sidecar_that_was_killed_comes_back_as_another_one_that_was_told_nothing(start):
+async def test_killed_sidecar_returns_without_commands(start):
     sidecar = start()
     async with calling() as caller:
         before = await caller.meet(sidecar.socket)

@@ -1,4 +1,4 @@
-"""Work the last pieces of which go on while something else is begun."""
+"""Tasks whose last ones go on while other work begins."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ async def fail() -> None:
 
 
 @living
-async def test_what_one_fails_with_is_raised_at_once_and_ever_after():
+async def test_failure_is_raised_at_once_and_ever_after():
     trailing, _ = begin(2)
     waiting = asyncio.create_task(trailing.wait_until_few())
     await slots()
@@ -54,9 +54,9 @@ async def test_what_one_fails_with_is_raised_at_once_and_ever_after():
 
 
 @living
-async def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
+async def test_further_failures_cause_no_warnings():
     complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     trailing: TaskPool[int] = TaskPool()
     for number in range(3):
         trailing.start(number, fail())
@@ -70,7 +70,7 @@ async def test_whatever_more_fails_nobody_complains_that_it_was_not_asked_for():
 
 
 @living
-async def test_who_is_ended_while_waiting_leaves_nothing_under_way():
+async def test_cancelled_wait_cancels_all_tasks():
     trailing, pieces = begin(3)
     waiting = asyncio.create_task(trailing.wait_until_few())
     await slots()
@@ -85,7 +85,7 @@ async def test_who_is_ended_while_waiting_leaves_nothing_under_way():
 
 
 @living
-async def test_so_many_are_at_work_at_a_time_and_none_who_has_waited_once_it_is_cut_short():
+async def test_slots_limit_the_work_until_it_is_cut_short():
     is_cut, at_work, given = False, [], []
     may_end = asyncio.Event()
     slots = Slots(2, lambda: is_cut)
@@ -104,4 +104,4 @@ async def test_so_many_are_at_work_at_a_time_and_none_who_has_waited_once_it_is_
     await asyncio.gather(*tasks)
     assert given == [(0, True), (1, True), (2, False), (3, False), (4, False)]
     await work(5)
-    assert given[-1] == (5, True), "who finds a turn free goes on"
+    assert given[-1] == (5, True), "a free slot is granted"

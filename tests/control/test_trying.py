@@ -1,4 +1,4 @@
-"""Before the first change of a job its checkpoint is tried without a stop, and only then counted on."""
+"""A running job's checkpoint is tried without a stop before a change relies on it."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,12 +14,13 @@ from dljob.control.situation.status import ConditionType, Trust
 from dljob.core.model import Checkpoint, JobId, NodeName, Phase, Training
 from dljob.core.profiles import Costs
 from dljob_sidecar.behaviour.events import Gone, RankEnded, Started
+from dljob_wire.checkpoints import Confirmation
 from dljob_wire.messages import Problem, Progress, Saving, Trial
 from tests.control.scenes import NOW, after, cast, make_scene, run, running, stop
 
-ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm="file")
+ASKED = Checkpoint(signal="SIGUSR1", path="/c", confirm=Confirmation.FILE)
 BY_ALL = replace(ASKED, to="all")
-BY_ITS_END = Checkpoint(signal="SIGUSR1", confirm="exit")
+BY_ITS_END = Checkpoint(signal="SIGUSR1", confirm=Confirmation.EXIT)
 STEPPED = Progress(iteration=340, begun=True)
 A0, A1 = PodKey(JobId("a"), NodeName("n0")), PodKey(JobId("a"), NodeName("n1"))
 CONFIRMED = Trial(1, Saving.CONFIRMED, iteration=330, seconds=2.0)
@@ -36,11 +37,11 @@ def trains(trial=None, *, progress=STEPPED, problems=(), state=None, **rest):
         "checkpoint": ASKED,
         "triable": True,
     }
-    return cast("a", {"n0": (0,)}, generation=2, job_pods={"n0": state}, **given | rest)
+    return cast("a", {"n0": (0,)}, generation=2, n0=state, **given | rest)
 
 
 def wide(first=None, second=None, **rest):
-    """The same over two containers; the first of them has the leader."""
+    """The same over two containers, of which the first has the leader."""
     job_pods = {
         f"n{at}": replace(running(run(5, 0, peers=2, at=at)), trial=trial, progress=STEPPED)
         for at, trial in enumerate((first, second))
@@ -59,8 +60,7 @@ def tried(*casts):
 
 
 def judged(*casts):
-    scene = make_scene(*casts)
-    verdict = judge(scene)[casts[0].entry.job.id]
+    verdict = judge(make_scene(*casts))[casts[0].entry.job.id]
     return verdict.status, [news.reason for news in verdict.news]
 
 
@@ -69,16 +69,13 @@ def is_kept(*casts):
     return state.unsaved_from is not None
 
 
-# --- when it is tried ---------------------------------------------------------------------
-
-
-def test_a_job_is_tried_as_soon_as_it_has_taken_a_step():
+def test_checkpoint_is_tried_after_the_first_step():
     assert tried(trains(Trial(), progress=Progress())) == []
     assert tried(trains(Trial())) == [Try(A0, 1)]
     assert tried(trains(Trial(), tried=4)) == [Try(A0, 5)]
 
 
-def test_what_was_told_already_is_not_told_again():
+def test_same_trial_is_not_ordered_again():
     state = running(replace(run(5, 0), trial=1))
     assert tried(trains(Trial(1), state=state)) == []
 
@@ -87,38 +84,35 @@ def test_what_was_told_already_is_not_told_again():
     "known",
     [
         pytest.param({"trust": Trust.CONFIRMED}, id="it works"),
-        pytest.param({"trust": Trust.FAILED}, id="a start did not go on at it"),
+        pytest.param({"trust": Trust.FAILED}, id="a start ignored it"),
         pytest.param({"trials": 1, "failed_at": NOW - 59.0}, id="it failed just now"),
-        pytest.param({"ends": True}, id="it ends by it"),
+        pytest.param({"ends": True}, id="it ends the training"),
         pytest.param({"triable": False}, id="its SideCar knows no trials"),
-        pytest.param({"checkpoint": replace(ASKED, trusted=True)}, id="its user says so"),
+        pytest.param({"checkpoint": replace(ASKED, trusted=True)}, id="its user vouches for it"),
         pytest.param({"checkpoint": Checkpoint(path="/c")}, id="it is never asked"),
         pytest.param({"phase": Phase.ADJUSTING}, id="it is being changed"),
         pytest.param({"state": running(run(3, 0))}, id="a change was decided"),
         pytest.param({"state": running(run(3, 0), stop(4))}, id="it was told to stop"),
     ],
 )
-def test_nothing_is_tried_where_that_would_show_nothing(known):
+def test_useless_trials_are_not_made(known):
     assert tried(trains(Trial(), **known)) == []
 
 
 @pytest.mark.parametrize(("trials", "pause"), [(1, 60.0), (3, 240.0), (99, 86400.0)])
-def test_a_trial_that_failed_is_made_again_later_each_time(trials, pause):
+def test_failed_trial_is_repeated_after_growing_pauses(trials, pause):
     known = {"trust": Trust.FAILED, "trials": trials, "tried": 1}
     assert tried(trains(Trial(1, Saving.FAILED), failed_at=NOW - pause, **known)) == [Try(A0, 2)]
     assert tried(trains(Trial(1, Saving.FAILED), failed_at=NOW - pause + 1, **known)) == []
 
 
-def test_of_several_containers_those_are_asked_that_save():
+def test_containers_that_save_are_asked():
     assert tried(wide(Trial(), Trial(), triable=True)) == [Try(A0, 1)]
     both = tried(wide(Trial(), Trial(), triable=True, checkpoint=BY_ALL))
     assert both == [Try(A0, 1), Try(A1, 1)]
 
 
-# --- what came of it ----------------------------------------------------------------------
-
-
-def test_a_confirmed_checkpoint_counts_from_then_on():
+def test_confirmed_checkpoint_counts():
     assert is_kept(trains(Trial()))
     status, news = judged(trains(CONFIRMED))
     assert (status.trust, status.tried, status.saved, status.saved_at) == (
@@ -133,7 +127,7 @@ def test_a_confirmed_checkpoint_counts_from_then_on():
     assert (said.status, said.reason) == (True, "Confirmed")
 
 
-def test_a_trial_has_saved_the_laps_that_its_sidecar_does_not_count_as_well():
+def test_trial_counts_laps_that_its_sidecar_misses():
     on = Progress(iteration=40, begun=True)
     trial = replace(CONFIRMED, iteration=30)
     counted = {"lap": 150, "lapped": 300, "heard": 5}
@@ -141,7 +135,7 @@ def test_a_trial_has_saved_the_laps_that_its_sidecar_does_not_count_as_well():
 
 
 @pytest.mark.parametrize("saving", [Saving.FAILED, Saving.TIMED_OUT])
-def test_one_that_is_not_confirmed_does_not_count_and_says_why(saving):
+def test_unconfirmed_checkpoint_does_not_count(saving):
     status, news = judged(trains(replace(FAILED, saving=saving)))
     assert (status.trust, status.tried, status.trials) == (Trust.FAILED, 1, 1)
     assert "CheckpointNotConfirmed" in news
@@ -154,13 +148,13 @@ def test_one_that_is_not_confirmed_does_not_count_and_says_why(saving):
     )
 
 
-def test_a_trial_after_the_last_iteration_shows_nothing():
+def test_trial_after_the_last_iteration_shows_nothing():
     status, news = judged(trains(FAILED, training=Training(iterations=340)))
     assert (status.trust, status.tried) == (Trust.UNTRIED, 0)
     assert "CheckpointNotConfirmed" not in news
 
 
-def test_the_same_outcome_is_judged_once():
+def test_outcome_is_judged_once():
     status, _ = judged(trains(FAILED))
     known = {name: getattr(status, name) for name in ("trust", "tried", "trials", "failed_at")}
     scene = make_scene(trains(FAILED, **known))
@@ -168,14 +162,14 @@ def test_the_same_outcome_is_judged_once():
         assert verdict.status.trials == 1
 
 
-def test_until_its_first_step_it_says_that_the_trial_is_to_come():
+def test_coming_trial_is_announced_before_the_first_step():
     status, news = judged(trains(Trial()))
     said = status.condition(ConditionType.SAVED)
     assert (said.status, said.reason) == (False, "NotTriedYet")
     assert "NotTriedYet" not in news
 
 
-def test_a_job_over_several_containers_has_saved_itself_when_all_have():
+def test_all_containers_must_confirm():
     def trust(first, second):
         scene = make_scene(wide(first, second, checkpoint=BY_ALL))
         return judge(scene)[JobId("a")].status.trust
@@ -185,7 +179,7 @@ def test_a_job_over_several_containers_has_saved_itself_when_all_have():
     assert trust(CONFIRMED, CONFIRMED) is Trust.CONFIRMED
 
 
-def test_a_sidecar_that_knows_no_trials_leaves_it_to_the_first_change():
+def test_sidecar_without_trials_leaves_it_to_the_first_change():
     status, _ = judged(trains(None))
     assert (status.triable, status.trust) == (False, Trust.UNTRIED)
     assert not is_kept(trains(None, triable=False))
@@ -193,28 +187,24 @@ def test_a_sidecar_that_knows_no_trials_leaves_it_to_the_first_change():
     assert (said.status, said.reason) == (True, "Untried")
 
 
-def test_where_saving_means_ending_it_says_so():
+def test_checkpoint_that_ends_the_training_says_so():
     status, _ = judged(trains(None, checkpoint=BY_ITS_END, triable=False))
     assert status.condition(ConditionType.SAVED).message.startswith(
         "it saves only by ending, so its checkpoint cannot be tried without a stop: the first"
     )
 
 
-# --- trainings that do not go on ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_training_that_ends_by_its_trial_is_started_again_and_it_is_no_failure(code):
+def test_training_ended_by_its_trial_restarts_without_a_failure(code):
     state = after(run(5, 0), Started(1), RankEnded(1, 0, code), Gone(1))
-    job = trains(replace(FAILED, ended=True), state=state, failures=0)
-    status, news = judged(job)
+    status, news = judged(trains(replace(FAILED, ended=True), state=state, failures=0))
     assert (status.phase, status.failures, status.ends) == (Phase.INITIALIZED, 0, True)
     assert status.placement is not None
     assert "EndedByTrial" in news
     assert status.broken == 5
 
 
-def test_a_training_that_was_done_when_it_ended_is_done():
+def test_training_that_was_done_stays_done():
     state = after(run(5, 0), Started(1), RankEnded(1, 0, 0), Gone(1))
     done = Progress(iteration=1000, begun=True)
     job = trains(
@@ -227,7 +217,7 @@ def test_a_training_that_was_done_when_it_ended_is_done():
     assert status.phase is Phase.COMPLETED
 
 
-def test_a_training_that_stands_still_since_its_trial_is_started_again():
+def test_training_frozen_by_its_trial_restarts():
     hangs = (Problem("TrainingHangs", "nothing has moved for 90 s"),)
     status, news = judged(trains(CONFIRMED, problems=hangs))
     assert (status.trust, status.ends, status.broken) == (Trust.CONFIRMED, True, 5)
@@ -239,9 +229,8 @@ def test_a_training_that_stands_still_since_its_trial_is_started_again():
             assert not verdict.status.ends
 
 
-def test_one_that_cannot_be_reached_is_asked_later():
-    job = trains(Trial())
-    scene = make_scene(job)
+def test_unreachable_sidecar_is_asked_later():
+    scene = make_scene(trains(Trial()))
     job_pod = scene.job_pods[JobId("a")][NodeName("n0")]
     lost = replace(job_pod, contact=replace(job_pod.contact, reachable=False))
     silent = replace(scene, job_pods={JobId("a"): {NodeName("n0"): lost}})

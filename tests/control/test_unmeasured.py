@@ -1,7 +1,7 @@
 """
-Unmeasured jobs in a played world with the real learning and the default policy.
+Unmeasured jobs in a played world with the product's learning and the default policy.
 
-Each is judged by its times: what it loses to a decision is what a user waits for in vain.
+The tests compare times: a user waits in vain for all that a job loses to a decision.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ MOST_LOST_S = 5.0
 
 @contextmanager
 def play(gpus: int) -> Iterator[Government]:
-    """A kind world, governed as ``dljob up`` governs one if nothing is set."""
+    """A world without misfortunes, under the defaults of ``dljob up``."""
     world = World("unmeasured", {"n0": gpus})
     government = Government(
         world, DEFAULT.policy, rules=DEFAULT.rules, pace=DEFAULT.pace, learns=True
@@ -44,7 +44,7 @@ def play(gpus: int) -> Iterator[Government]:
 
 
 def own_job(name: str, iterations: int, options: tuple[int, ...] = (1,), retries: int = 3) -> Job:
-    """A job as ``dljob run`` submits it: of a type of its own, with a checkpoint to be tried."""
+    """A job of ``dljob run``: of a type of its own, with a checkpoint to try."""
     return make_job(
         name,
         options=options,
@@ -70,13 +70,10 @@ def decisions(government: Government, job: JobId) -> list[Decided]:
 
 
 def finish(government: Government, job: JobId) -> float:
-    """Play to the end of a job; return when it is done."""
+    """Play to the end of a job; return its time."""
     world = government.world
     world.run(LONG_S, until=lambda: world.courses[job].is_done)
     return world.courses[job].done_at
-
-
-# --- one that is measured, and one that never takes a step ----------------------------------
 
 
 def play_fast(rival: Manner | None) -> float:
@@ -89,18 +86,16 @@ def play_fast(rival: Manner | None) -> float:
 
 
 @pytest.mark.parametrize("is_mute", [False, True])
-def test_a_measured_job_loses_nothing_to_one_that_never_takes_a_step(is_mute: bool):
+def test_measured_job_loses_nothing_to_one_without_steps(is_mute: bool):
     never = Manner({1: 1.0}, import_seconds=inf, crashes_after_seconds=40.0, is_mute=is_mute)
     assert play_fast(never) <= play_fast(None) + MOST_LOST_S
 
-
-# --- a checkpoint that takes half a minute --------------------------------------------------
 
 SAVE_S = 30.0
 
 
 def play_slow(options: tuple[int, ...]) -> tuple[float, list[Decided]]:
-    """Return when it is done, and which changes of its GPUs were decided."""
+    """Return the job's end, and the decided changes of its GPUs."""
     with play(2) as government:
         submit(government, own_job("hold", 25), Manner({1: 1.0}))
         slow = own_job("slow", 1200, options)
@@ -113,22 +108,19 @@ def play_slow(options: tuple[int, ...]) -> tuple[float, list[Decided]]:
         return done_at, [each for each in decisions(government, job) if each.old is not None]
 
 
-def test_a_change_has_the_price_that_the_trial_of_the_checkpoint_showed():
+def test_change_costs_as_much_as_its_trial_showed():
     alone_at, _ = play_slow((1,))
     done_at, (change,) = play_slow((1, 2))
     assert change.expected is not None
     assert change.expected.pause_seconds == pytest.approx(SAVE_S, abs=3.0)
     assert change.cost_seconds == pytest.approx(SAVE_S, abs=3.0)
-    # It pays for itself: the rest takes half as long, after one more checkpoint.
+    # The change pays: the rest takes half as long, after one more checkpoint.
     assert done_at <= change.at + SAVE_S + (alone_at - change.at) / 2 + MOST_LOST_S
     assert done_at < alone_at - SAVE_S
 
 
-# --- several new ones that take long to begin -----------------------------------------------
-
-
 @pytest.mark.parametrize("apart_seconds", [0.0, 5.0, 60.0])
-def test_new_trainings_that_take_long_to_begin_start_at_most_twice(apart_seconds: float):
+def test_slow_starters_start_at_most_twice(apart_seconds: float):
     manner = Manner(
         {1: 5.0, 2: 9.0, 3: 12.0, 4: 14.0},
         import_seconds=20.0,

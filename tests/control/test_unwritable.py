@@ -1,4 +1,4 @@
-"""A job whose status is refused is left alone, with what it has; all others go on."""
+"""A job whose status is refused keeps all it has; all others go on."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -35,7 +35,7 @@ def insist_on_no_overlap(government: Government) -> None:
         assert not held[one] & held[other], (one, other)
 
 
-def test_the_others_go_on_and_it_is_told_once():
+def test_refused_job_stops_no_other_and_is_reported_once():
     with governed({"n0": 4}) as government:
         world = government.world
         odd = submit(government, "odd")
@@ -55,19 +55,18 @@ def test_the_others_go_on_and_it_is_told_once():
         assert ("Readmitted", "its status can be written again") in told(government, odd)
 
 
-def test_it_keeps_its_gpus_and_trains_on_and_nobody_gets_them():
+def test_refused_job_keeps_its_gpus_and_trains():
     with governed({"n0": 2}) as government:
         world = government.world
         odd = submit(government, "odd", options=(1, 2))
-        government.begin()
-        world.run(60.0)
+        government.begin(run=60.0)
         assert gpus_of(government, odd) == 2
         world.unkept[odd] = WHY
         before, living = status(government, odd), set(world.witness.living)
         late = submit(government, "late")
         world.run(LONG)
         assert status(government, odd) == before
-        assert world.witness.living == living, "nothing was done that is not recorded"
+        assert world.witness.living == living, "nothing unrecorded was done"
         assert status(government, late).placement is None
         insist_on_no_overlap(government)
         world.unkept.clear()
@@ -77,26 +76,24 @@ def test_it_keeps_its_gpus_and_trains_on_and_nobody_gets_them():
         insist_on_no_overlap(government)
 
 
-def test_a_deleted_one_that_has_nothing_goes_though_nothing_can_be_recorded_of_it():
+def test_refused_job_without_gpus_can_be_deleted():
     with governed({"n0": 1}) as government:
         world = government.world
         submit(government, "first")
         odd = submit(government, "odd")
         world.unkept[odd] = WHY
-        government.begin()
-        world.run(60.0)
-        assert status(government, odd).conditions == (), "nothing could be said of it"
+        government.begin(run=60.0)
+        assert status(government, odd).conditions == (), "no condition could be written"
         world.cancel(odd)
         world.run(60.0)
         assert odd not in world.entries
 
 
-def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_done_about_it():
+def test_record_refused_at_a_takeover_precedes_all_commands():
     with governed({"n0": 2}) as government:
         world = government.world
         odd = submit(government, "odd")
-        government.begin()
-        world.run(60.0)
+        government.begin(run=60.0)
         reign = government.begin()
         world.unkept[odd] = WHY
         records, commands = world.records, world.witness.commands
@@ -108,7 +105,7 @@ def test_what_could_not_be_kept_at_a_take_over_is_written_before_anything_is_don
         assert world.witness.commands == commands
         world.unkept.clear()
         world.run(LONG)
-        assert world.records > records, "under the new epoch, though nothing else of it is new"
+        assert world.records > records, "under the new epoch, without other changes"
         assert has_begun(government, odd)
 
 
@@ -116,13 +113,12 @@ def stops(government: Government, job: JobId) -> int:
     return [reason for reason, _ in told(government, job)].count("Stopping")
 
 
-def test_what_was_recorded_of_others_in_the_same_look_is_told_once():
-    """To the next look nothing about them is new any more."""
+def test_records_of_others_are_reported_once():
+    """The next look finds them unchanged."""
     with governed({"n0": 4}) as government:
         world = government.world
         jobs = odd, fine = submit(government, "odd"), submit(government, "fine")
-        government.begin()
-        world.run(60.0)
+        government.begin(run=60.0)
         assert all(has_begun(government, job) for job in jobs)
         world.unkept[odd] = WHY
         for job in jobs:
@@ -162,7 +158,7 @@ class RefusedStory(Story):
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
 @pytest.mark.parametrize("name", ["dice", pytest.param("adaptive", marks=pytest.mark.slow)])
-def test_the_laws_hold_whatever_is_refused(name: str, mechanism: Mechanism):
+def test_laws_hold_under_any_refusal(name: str, mechanism: Mechanism):
     policy: Policy = Dice() if name == "dice" else policies.make(name)
     story = RefusedStory(Plot(policy, mechanism), f"refused/{name}/{mechanism}")
     try:
@@ -175,7 +171,7 @@ def test_the_laws_hold_whatever_is_refused(name: str, mechanism: Mechanism):
         story.close()
 
 
-def test_it_is_offered_after_longer_and_longer():
+def test_refused_status_is_offered_ever_more_rarely():
     unwritable, now, offered = Unwritable(), 0.0, []
     job = JobId("odd")
     assert unwritable.refuse({job: WHY}, now) == {job: WHY}
@@ -185,7 +181,7 @@ def test_it_is_offered_after_longer_and_longer():
         if unwritable.offered:
             offered.append(now)
             assert unwritable.jobs == frozenset()
-            assert unwritable.refuse({job: WHY}, now) == {}, "told once"
+            assert unwritable.refuse({job: WHY}, now) == {}, "reported once"
         else:
             assert unwritable.jobs == {job}
     pauses = [after - before for before, after in zip([0.0, *offered], offered, strict=False)]

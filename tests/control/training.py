@@ -1,4 +1,4 @@
-"""How trainings go on in a played world, a second at a time, and how they end."""
+"""Trainings in a played world, a second at a time, and their ends."""
 
 from functools import partial
 
@@ -7,14 +7,11 @@ from tests.control.played import PlayedPod, World
 from tests.control.played_sidecars import Processes
 
 MOST_IGNORED_S = 3.0
-"""
-A training that was asked to save itself before its last step does so before an evaluation that is longer: its request
-would not be answered in time.
-"""
+"""A training with a longer evaluation saves before its last step if asked: later it could not answer in time."""
 
 
 class Trainings:
-    """All of a world."""
+    """All trainings of a world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -22,7 +19,7 @@ class Trainings:
         """The processes for which a stall was reported."""
 
     def begin(self) -> None:
-        """Let a second pass for all trainings, and another, and so on."""
+        """Let a second pass for all trainings, again and again."""
         self.world.after(1.0, self.begin)
         witness = self.world.witness
         seen: set[tuple[JobId, int]] = set()
@@ -35,7 +32,7 @@ class Trainings:
         self._tell_of_stalls()
 
     def _tell_of_stalls(self) -> None:
-        """Let SideCars tell it once when nothing moves, as real ones do."""
+        """Let SideCars report a stall once, as real ones do."""
         living = self.world.witness.living
         still = {each for each in living if self.world.progress_of(each).stalled}
         for processes in sorted(still - self._standing, key=lambda each: (each.job, each.node)):
@@ -91,7 +88,7 @@ class Trainings:
                 pod.container.observe(course.iteration)
 
     def _evaluate(self, processes: Processes) -> None:
-        """It has taken its last step, and says that it is done after its evaluation."""
+        """The last step is taken; the training reports its end after the evaluation."""
         course = self.world.courses[processes.job]
         for each in self.world.witness.of_same_start(processes):
             each.is_evaluating = True
@@ -101,7 +98,7 @@ class Trainings:
 
     def _finish(self, processes: Processes) -> None:
         if not self.world.witness.is_whole(processes):
-            return  # Some of them were killed, or hang.
+            return  # Some of its processes were killed, or hang.
         course = self.world.courses[processes.job]
         course.is_done, course.done_at = True, self.world.now
         self.world.witness.see_done(processes)

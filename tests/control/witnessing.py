@@ -1,6 +1,6 @@
 """
-An independent witness: it sees the processes themselves and everything that is recorded and
-obeyed, and knows nothing of how a controller comes to its conclusions.
+An independent witness: it sees all processes, records and obeyed commands, and shares no code with
+the controllers.
 """
 
 from collections import defaultdict
@@ -20,24 +20,24 @@ class LawBroken(AssertionError):
 
 
 class Witness:
-    """Sees everything, and says which law was broken."""
+    """Sees everything, and names the law that was broken."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.living: set[Processes] = set()
         self.starts = 0
         self.commands = 0
-        """Declarations that were new, pods asked for and pods removed."""
+        """New declarations, requested pods and removed pods."""
         self.decisions = 0
-        """Generations that were recorded, one by one for each job."""
+        """Recorded generations, over all jobs."""
         self.lost_iterations: dict[JobId, int] = defaultdict(int)
         self._decided: dict[JobId, dict[int, Placement | None]] = defaultdict(dict)
         self.ends = 0
-        """How often a training was done."""
+        """Trainings that were done."""
         self.ends_in_changes = 0
-        """How often something else had been asked of it by then."""
+        """Those of them that had another command pending."""
         self.excused = 0
-        """How often one began again that was done, because those who knew of its end were killed."""
+        """Trainings that were done and began again, because all who knew of the end were killed."""
         self._done: dict[JobId, tuple[JobId, int]] = {}
         """The start in which a training was done."""
         self._spoilt: set[tuple[JobId, int]] = set()
@@ -68,7 +68,7 @@ class Witness:
         self.living.add(processes)
 
     def _check_whole(self, processes: Processes) -> None:
-        """Hold that all containers of a start have the same description of each other."""
+        """Check that all containers of a start have the same description of the start."""
         for other in self.living:
             if other.job == processes.job and (
                 other.run.peers != processes.run.peers
@@ -114,12 +114,12 @@ class Witness:
         return entry is None or entry.cancelled
 
     def of_same_start(self, processes: Processes) -> list[Processes]:
-        """Those of all containers that live."""
+        """The living processes of all containers of this start."""
         key = (processes.job, processes.run.generation)
         return [other for other in self.living if (other.job, other.run.generation) == key]
 
     def is_first_of(self, processes: Processes) -> bool:
-        """Whether no other processes of this start were there before; told once."""
+        """Whether this is the first time that processes of this start begin; true once."""
         key = (processes.job, processes.run.generation)
         is_first = key not in self._seen or self.of_same_start(processes) == [processes]
         self._seen.add(key)
@@ -134,15 +134,15 @@ class Witness:
         )
 
     def freeze(self, processes: Processes) -> None:
-        """The whole start has saved itself, and does nothing any more."""
+        """The whole start has saved and stands still."""
         for each in self.of_same_start(processes):
             each.is_ending = True
 
     def spoil(self, processes: Processes) -> None:
-        """Something other than the controller disturbs this start."""
+        """Something other than the controller disturbed this start."""
         self._spoilt.add((processes.job, processes.run.generation))
 
-    # --- what is recorded, and what is obeyed
+    # --- records and obedience
 
     def see_record(self, job: JobId, old: Status, new: Status) -> None:
         if new.generation < old.generation:
@@ -178,7 +178,7 @@ class Witness:
             self._refuse(f"{job} was ordered to run on {run.gpus} of {node}, decided is {there}")
 
     def _check_used(self, container: Container) -> None:
-        """The next leader knows by that record alone in which pods something can have begun."""
+        """Check the record from which the next leader knows the pods in which processes may have begun."""
         entry = self._world.entries.get(container.job)
         if entry is None:
             return

@@ -1,11 +1,11 @@
-"""How many examples hypothesis draws where each of them takes long, or every policy is drawn for."""
+"""The number of examples that hypothesis draws in slow tests."""
 
 from hypothesis import settings
 
 USUAL = 100
-"""As many as hypothesis draws by itself; the profile ``thorough`` draws more of everything."""
+"""The default of hypothesis; the profile ``thorough`` draws more."""
 
 
 def few_examples(count: int) -> settings:
-    """Draw this number of examples where others are drawn 100 times."""
+    """Draw this number of examples instead of 100."""
     return settings(max_examples=count * settings().max_examples // USUAL)

@@ -1,4 +1,4 @@
-"""The assumptions of a policy about a job that lacks knowledge, in the words for users."""
+"""The clauses that explain a policy's assumptions about a job to users."""
 
 import math
 from typing import Any
@@ -37,10 +37,7 @@ def assumes_of(name: str) -> Assumes:
     return policy.assumes if isinstance(policy, Assuming) else {}
 
 
-# --- every policy -------------------------------------------------------------------------
-
-
-def test_a_policy_says_what_it_does_without_what_it_needs_and_nothing_else():
+def test_each_policy_states_its_assumptions():
     blank = make_state(
         iterations_total=math.inf, batch=BatchRange(elastic=True, maximum=256), options=(1, 2)
     )
@@ -53,17 +50,14 @@ def test_a_policy_says_what_it_does_without_what_it_needs_and_nothing_else():
         assert (Knowledge.LENGTH in assumes) == is_length_needed, name
         assert (Knowledge.SPEED in assumes) == ("speeds" in needs), name
         assert (Knowledge.MEASURED in assumes) == ("speeds" in needs), name
-        told = assume(blank, name, profiles=())
+        clauses = assume(blank, name, profiles=())
         fallbacks = {k: v for k, v in assumes.items() if k is not Knowledge.MEASURED}
-        assert [each.partition(f"; {name} ")[2] for each in told] == list(fallbacks.values())
-        assert all(each.isprintable() and not each.endswith(".") for each in told)
+        assert [each.partition(f"; {name} ")[2] for each in clauses] == list(fallbacks.values())
+        assert all(each.isprintable() and not each.endswith(".") for each in clauses)
         assert assume(known, name) == (), name
 
 
-# --- what a job lacks ---------------------------------------------------------------------
-
-
-def test_a_job_of_unknown_length_is_told_of_the_lengths_of_others():
+def test_unknown_length_is_explained():
     (clause,) = assume(make_state(options=(1,), iterations_total=math.inf))
     assert clause == (
         "its length is unknown; foresight assumes the lengths of jobs that ended before, each as"
@@ -74,21 +68,21 @@ def test_a_job_of_unknown_length_is_told_of_the_lengths_of_others():
     )
 
 
-def test_numbers_of_gpus_that_were_never_measured_are_named():
-    def told(*options: int) -> str:
+def test_unmeasured_gpu_counts_are_listed():
+    def clause_for(*options: int) -> str:
         (clause,) = assume(make_state(options=options))
         return clause
 
-    assert told(2, 8) == f"its speed on 8 GPUs is not measured yet; foresight {GUESSES}"
-    assert told(5, 8).startswith("its speed on 5 or 8 GPUs is not measured yet")
-    assert told(5, 6, 7, 8).startswith("its speed on 5, 6, 7 or 8 GPUs is not measured yet")
+    assert clause_for(2, 8) == f"its speed on 8 GPUs is not measured yet; foresight {GUESSES}"
+    assert clause_for(5, 8).startswith("its speed on 5 or 8 GPUs is not measured yet")
+    assert clause_for(5, 6, 7, 8).startswith("its speed on 5, 6, 7 or 8 GPUs is not measured yet")
     # One between two measured ones is a guess as well, though a good one.
-    assert told(1, 3).startswith("its speed on 3 GPUs is not measured yet")
+    assert clause_for(1, 3).startswith("its speed on 3 GPUs is not measured yet")
     # More than the cluster has are of no interest.
     assert assume(make_state(options=(4, 8)), n1=4) == ()
 
 
-def test_types_of_gpu_are_named_where_there_are_several():
+def test_unmeasured_gpu_types_are_named():
     shapes = {Shape(1, 1, "V100"): 2.0, Shape(2, 1, "V100"): 3.5, Shape(1, 1, "P100"): 1.0}
     kind = JobType("resnet")
     profile = Profile(kind, {shape: Speed(speed) for shape, speed in shapes.items()})
@@ -102,7 +96,7 @@ def test_types_of_gpu_are_named_where_there_are_several():
     assert assume(held, profiles=(profile,), **nodes) == ()
 
 
-def test_what_a_running_job_shows_is_not_missing():
+def test_speed_of_running_job_counts_as_known():
     state = make_state(options=(1, 8), holds={"n1": range(8)})
     assert assume(state) == ()
     adjusting = make_state(options=(1, 8), holds={"n1": range(8)}, adjusting=True)
@@ -117,23 +111,23 @@ def test_what_a_running_job_shows_is_not_missing():
     )
 
 
-def test_a_job_that_has_outlasted_the_usual_length_is_told_so():
+def test_job_longer_than_usual_says_so():
     lengths = {JobId(f"job-{number}"): 600.0 * number for number in range(1, 4)}
     memory = State(Memory(0.0, lengths=lengths))
     for had, more in ((1100.0, ""), (1300.0, ", more than half of the latest jobs needed")):
         state = make_state(options=(1,), iterations_total=math.inf, service=had)
         cluster = make_cluster(n1=8)
         snapshot = make_snapshot(cluster, state, profiles=(), policy_state=memory)
-        told = Assumptions(snapshot, policies.read("foresight")).of(state)[1]
-        assert f" min of GPU time{more}; foresight" in told
+        clause = Assumptions(snapshot, policies.read("foresight")).of(state)[1]
+        assert f" min of GPU time{more}; foresight" in clause
 
 
-def test_iterations_say_nothing_of_the_time_of_a_job_of_unknown_speed():
+def test_unknown_speed_makes_length_unknown():
     (clause,) = assume(make_state(options=(1, 8)), profiles=())
     assert clause.startswith("no speed of it is known, nor how long its 1,000 iterations take; ")
 
 
-def test_other_batches_are_missing_until_one_was_measured():
+def test_unmeasured_batch_sizes_are_named():
     batch = BatchRange(elastic=True, maximum=256)
     training = Training(iterations=1000, iterations_per_epoch=100)
     state = make_state(options=(1,), batch=batch, training=training)

@@ -1,4 +1,4 @@
-"""A plan may be taken in bites, each of which is sound by itself."""
+"""A plan may be carried out in parts, each of which is sound by itself."""
 
 from dljob.core.model import Cause, CauseCode, JobId, NodeName, Placement
 from dljob.core.planning import Plan, Start, Step, Wait
@@ -19,20 +19,14 @@ def wait(number: int, code: CauseCode) -> Step:
 STEPS = (start(0), wait(1, CauseCode.NO_ROOM), start(2), wait(3, CauseCode.TOO_LARGE))
 
 
-def test_what_is_short_enough_is_taken_whole():
+def test_first_steps_keep_their_order():
     plan = Plan(STEPS)
     assert plan.first(4) is plan.first(5) is plan
+    assert plan.first(2).steps == STEPS[:2]
 
 
-def test_the_first_steps_are_taken_in_their_order():
-    assert Plan(STEPS).first(2).steps == STEPS[:2]
-
-
-def test_what_will_never_be_is_told_whatever_else_waits_for_its_turn():
-    bite = Plan(STEPS).first(1, urgent={CauseCode.TOO_LARGE})
-    assert bite.steps == (STEPS[3], STEPS[0])
-
-
-def test_nothing_is_left_where_only_what_is_urgent_is_over():
-    plan = Plan(STEPS)
-    assert plan.first(3, urgent={CauseCode.TOO_LARGE}) is plan
+def test_urgent_waits_come_first():
+    plan, urgent = Plan(STEPS), {CauseCode.TOO_LARGE}
+    assert plan.first(1, urgent=urgent).steps == (STEPS[3], STEPS[0])
+    # The rest of the plan is the urgent step alone, so that nothing is left out.
+    assert plan.first(3, urgent=urgent) is plan

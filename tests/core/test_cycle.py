@@ -1,4 +1,4 @@
-"""One decision from the snapshot to the plan: who is asked about, and what becomes of the others."""
+"""One decision, from the snapshot to the plan."""
 
 from typing import Any
 
@@ -10,13 +10,14 @@ from dljob.core.contract import Decision, Share
 from dljob.core.model import Cause, CauseCode
 from dljob.sim import policies
 from tests.builders import (
+    FakePolicy,
     make_cluster,
     make_node,
     make_plan,
+    make_policy,
     make_snapshot,
     make_state,
     make_steps,
-    tell,
 )
 
 # Jobs and nodes are plain strings here.
@@ -25,46 +26,37 @@ Stop: Any = planning.Stop
 Wait: Any = planning.Wait
 
 
-class Asked:
-    """A policy that notes about which jobs it was asked, and stops all jobs."""
+class Recorder(FakePolicy):
+    """A policy that records the jobs and the state that it sees, and stops all jobs."""
 
-    name = "asked"
-    paper = needs = ""
     breaks = frozenset(Law)
 
     def allocate(self, view):
         self.running = [state.id for state in view.running]
         self.pending = [state.id for state in view.pending]
+        self.state = view.state
         return Decision({})
 
 
 def ask(snapshot):
-    policy: Any = Asked()
+    policy: Any = Recorder()
     plan = cycle.schedule(snapshot, policy)
     return policy, plan
 
 
-def test_the_plan_tells_how_many_were_looked_at_and_what_the_policy_wants_to_remember():
+def test_plan_reports_runnable_jobs_and_policy_state():
     decision = Decision({}, wake_at=7.0, state=("remembered",))
     snapshot = make_snapshot(make_cluster(n1=1), make_state("a"), make_state("b", suspend=True))
-    plan = cycle.schedule(snapshot, tell(decision))
+    plan = cycle.schedule(snapshot, make_policy(decision))
     assert (plan.considered, plan.wake_at, plan.policy_state) == (1, 7.0, ("remembered",))
 
 
-def test_the_policy_is_given_back_what_it_remembered():
-    seen = []
-
-    class Remembers(Asked):
-        def allocate(self, view):
-            seen.append(view.state)
-            return Decision({})
-
-    policy: Any = Remembers()
-    cycle.schedule(make_snapshot(make_cluster(n1=1), policy_state="before"), policy)
-    assert seen == ["before"]
+def test_policy_gets_its_state_back():
+    policy, _ = ask(make_snapshot(make_cluster(n1=1), policy_state="before"))
+    assert policy.state == "before"
 
 
-def test_a_suspended_job_is_no_policys_business():
+def test_policy_does_not_see_suspended_jobs():
     running = make_state("running", suspend=True, holds={"n1": (0,)})
     waiting = make_state("waiting", suspend=True)
     policy, plan = ask(make_snapshot(make_cluster(n1=4), running, waiting))
@@ -93,7 +85,7 @@ def test_a_suspended_job_is_no_policys_business():
         (make_cluster(), {"options": (1,)}, False),
     ],
 )
-def test_a_job_that_can_never_fit_waits_and_is_told_so(cluster, job, fits):
+def test_job_larger_than_the_cluster_waits(cluster, job, fits):
     policy, plan = ask(make_snapshot(cluster, make_state("job", **job)))
     assert policy.pending == (["job"] if fits else [])
     if not fits:
@@ -109,7 +101,7 @@ def test_a_job_that_can_never_fit_waits_and_is_told_so(cluster, job, fits):
         pytest.param(None, id="gone"),
     ],
 )
-def test_a_job_whose_checkpoint_is_on_a_node_that_cannot_take_it_waits_for_that_node(bound):
+def test_job_waits_for_the_node_of_its_checkpoint(bound):
     nodes = (*filter(None, [bound]), make_node("n2", 4))
     job = make_state("job", options=(2,), bound_to=("n1",))
     policy, plan = ask(make_snapshot(make_cluster(*nodes), job))
@@ -125,7 +117,7 @@ def test_a_job_whose_checkpoint_is_on_a_node_that_cannot_take_it_waits_for_that_
         (make_cluster(n1=1, n2=4), CauseCode.GPUS_GONE),
     ],
 )
-def test_a_job_whose_gpus_are_gone_is_stopped_whatever_the_policy_says(cluster, code):
+def test_job_stops_when_its_gpus_are_gone(cluster, code):
     old = make_state("old", holds={"n1": (0, 1), "n2": (0,)}, options=(3,))
     policy, plan = ask(make_snapshot(cluster, old, make_state("new", options=(4,))))
     assert policy.running == []
@@ -133,17 +125,15 @@ def test_a_job_whose_gpus_are_gone_is_stopped_whatever_the_policy_says(cluster, 
 
 
 def make_crowd():
-    """Two newcomers that fit, a third for whom room is made, one that has to wait, and one that cannot run."""
+    """Two newcomers that fit, one that needs a victim, one that waits, and one that cannot run."""
     old = make_state("old", holds={"n1": (0, 1, 2, 3)}, options=(1, 2, 4))
     crowd = [make_state(f"new-{n}", options=(2,)) for n in range(4)]
     return make_snapshot(make_cluster(n1=4, n2=4), old, *crowd, make_state("giant", options=(64,)))
 
 
 @pytest.mark.parametrize("enough", [1, 2])
-def test_newcomers_beyond_what_is_enough_are_left_for_the_next_time(enough):
-    """
-    They receive no reason to wait, and the jobs before them get the same as in a whole decision.
-    """
+def test_partial_decision_starts_only_enough_jobs(enough):
+    """The jobs left out get no reason to wait, and the others the same as in a whole decision."""
     whole = cycle.schedule(make_crowd(), policies.make("adaptive"))
     part = cycle.schedule(make_crowd(), policies.make("adaptive"), enough=enough)
     started = [step for step in whole.steps if isinstance(step, Start)]
@@ -154,13 +144,9 @@ def test_newcomers_beyond_what_is_enough_are_left_for_the_next_time(enough):
     assert (whole.is_partial, part.is_partial) == (False, True)
 
 
-def test_where_one_of_the_first_finds_no_place_the_others_are_asked_about_at_once():
-    class Mistaken:
+def test_partial_decision_continues_if_a_job_finds_no_place():
+    class Mistaken(FakePolicy):
         """A policy that gives the first newcomers too much, and stops there if it may."""
-
-        name = "mistaken"
-        paper = needs = ""
-        breaks = frozenset[Law]()
 
         def allocate(self, view):
             most = view.enough or len(view.pending)
@@ -177,13 +163,9 @@ def test_where_one_of_the_first_finds_no_place_the_others_are_asked_about_at_onc
     assert plan == cycle.schedule(snapshot, policy)
 
 
-def test_a_policy_that_leaves_newcomers_out_unasked_is_not_asked_for_ever():
-    class Lazy:
+def test_endless_partial_decisions_stop():
+    class Lazy(FakePolicy):
         """A policy that claims at every call that it has left newcomers out."""
-
-        name = "lazy"
-        paper = needs = ""
-        breaks = frozenset[Law]()
 
         def __init__(self, *shares):
             self.shares = dict(shares)
@@ -199,13 +181,13 @@ def test_a_policy_that_leaves_newcomers_out_unasked_is_not_asked_for_ever():
         assert not cycle.schedule(snapshot, wrong, enough=enough).is_partial
 
 
-def test_a_job_goes_on_with_gpus_that_may_not_be_given_away():
+def test_job_keeps_unavailable_gpus_that_it_holds():
     node = make_node("n1", 4, unavailable=(0, 1), schedulable=False)
     old = make_state("old", holds={"n1": (0, 1)})
     assert make_steps(make_snapshot(make_cluster(node), old), {"old": 2}) == []
 
 
-def test_half_a_gang_left_by_another_policy_is_stopped():
+def test_incomplete_gang_of_another_policy_stops():
     part = make_state("part", options=(4,), holds={"n1": (0, 1)}, gang=4, speed=0.0)
     incomplete = Cause(CauseCode.GANG_INCOMPLETE, gpus=4)
     for name in set(policies.NAMES) - {"kube-pods"}:
@@ -213,7 +195,7 @@ def test_half_a_gang_left_by_another_policy_is_stopped():
         assert plan.steps == (Stop("part", part.placement, incomplete),), name
 
 
-def test_a_plan_that_breaks_a_law_is_not_returned():
+def test_illegal_plan_is_not_returned():
     snapshot = make_snapshot(make_cluster(n1=4), make_state("new", options=(2,)))
     with pytest.raises(
         BrokenLaw, match=r"allowed-shape\" at t=0 s: job new cannot run on 3 GPUs\."

@@ -1,4 +1,4 @@
-"""The sentences that people read: true numbers of the moment, and one for every cause there is."""
+"""The sentences for users: true numbers of the moment, and a sentence for every cause."""
 
 import itertools
 from dataclasses import replace
@@ -77,42 +77,39 @@ def wait(code: CauseCode, state: JobState, *others: JobState, ahead: str = "", *
     return sentence_for_wait(snapshot(*others, state, **more), state, cause=cause)
 
 
-# --- waiting --------------------------------------------------------------------------------
-
-
-def test_a_job_that_needs_gpus_on_one_node_hears_whose_end_releases_them():
-    told = wait(
+def test_wait_on_one_node_names_the_job_to_end():
+    text = wait(
         CauseCode.NO_ROOM_ON_ONE_NODE,
         pending("new", 4, max_nodes=1),
         running("job-6", {N1: [0, 1, 2]}, minutes=50),
         running("job-7", {N2: [0, 1]}, minutes=12),
     )
-    assert told == (
+    assert text == (
         "waits: needs 4 GPUs on one node; the most free on one node is 2,"
         " and 2 more when job-7 ends"
     )
 
 
-def test_several_jobs_that_release_together_are_counted():
+def test_jobs_that_end_first_are_counted():
     others = [running(f"job-{n}", {N1: [n]}, minutes=10 * (n + 1)) for n in range(4)]
     others.append(running("job-9", {N2: [0, 1, 2, 3]}, minutes=180))
-    told = wait(CauseCode.NO_ROOM, pending("new", 2), *others)
-    assert told == "waits: needs 2 GPUs; none is free until job-0 and job-1 end"
+    text = wait(CauseCode.NO_ROOM, pending("new", 2), *others)
+    assert text == "waits: needs 2 GPUs; none is free until job-0 and job-1 end"
     assert wait(CauseCode.NO_ROOM, pending("new", 8), *others).endswith(
         "none is free until job-0 and 4 others end"
     )
 
 
-def test_an_end_that_nobody_can_predict_is_not_made_up():
+def test_unpredictable_end_is_omitted():
     unknown = JobState(
         job("job-1", 8), order=1, placement=Placement.of({N1: range(4), N2: range(4)}),
         iterations_total=float("inf"), speed=1.0,
     )  # fmt: skip
-    told = wait(CauseCode.NO_ROOM, pending("new", 1), unknown)
-    assert told == "waits: needs 1 GPU; none is free"
+    text = wait(CauseCode.NO_ROOM, pending("new", 1), unknown)
+    assert text == "waits: needs 1 GPU; none is free"
 
 
-def test_what_is_out_of_service_is_told_with_its_reason():
+def test_out_of_service_gpus_are_named_with_reason():
     broken = Node(N1, (*Node.of("n1", 3).gpus, Gpu(3, unavailable_because="it reported Xid 79")))
     taken = tuple(Gpu(n, unavailable_because="others have it") for n in range(4))
     some = Cluster([broken, Node.of("n2", 0)])
@@ -126,16 +123,16 @@ def test_what_is_out_of_service_is_told_with_its_reason():
     )
 
 
-def test_who_stands_behind_hears_what_the_one_ahead_needs():
+def test_queued_job_names_the_job_ahead():
     ahead = pending("big", 8)
-    told = wait(
+    text = wait(
         CauseCode.BEHIND,
         pending("new", 1),
         ahead,
         running("job-1", {N1: [0]}, minutes=30),
         ahead="big",
     )
-    assert told == (
+    assert text == (
         "waits: big is ahead of it in the queue and needs 8 GPUs; 7 are free, and 1 more when job-1 ends"
     )
     nameless = wait(CauseCode.BEHIND, pending("new", 8), running("job-1", {N1: [0]}, minutes=30))
@@ -147,7 +144,7 @@ def test_who_stands_behind_hears_what_the_one_ahead_needs():
 
 
 @pytest.mark.parametrize(
-    ("demand", "told"),
+    ("demand", "text"),
     [
         ({}, "needs at least 16 GPUs; even empty, this cluster could give it 8"),
         ({"max_nodes": 1}, "needs at least 16 GPUs; even empty, this cluster could give it 4 on one node"),
@@ -156,17 +153,17 @@ def test_who_stands_behind_hears_what_the_one_ahead_needs():
         ({"types": ("P100",)}, "needs at least 16 GPUs of type P100; even empty, this cluster could give it 8"),
     ],
 )  # fmt: skip
-def test_a_job_that_is_too_large_hears_what_there_is(demand: dict[str, Any], told: str):
+def test_too_large_job_names_the_limit(demand: dict[str, Any], text: str):
     cluster = Cluster([Node.of("n1", 4, "P100"), Node.of("n2", 4, "P100")])
     assert (
-        wait(CauseCode.TOO_LARGE, pending("new", 16, **demand), cluster=cluster) == f"waits: {told}"
+        wait(CauseCode.TOO_LARGE, pending("new", 16, **demand), cluster=cluster) == f"waits: {text}"
     )
 
 
-def test_a_job_bound_to_its_checkpoint_hears_where_that_is():
+def test_bound_job_names_the_node_of_its_checkpoint():
     bound = pending("new", 4, bound_to=(N1,))
-    told = wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, running("job-1", {N1: [0]}, minutes=30))
-    assert told == (
+    text = wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, running("job-1", {N1: [0]}, minutes=30))
+    assert text == (
         "waits: needs 4 GPUs on n1, where its checkpoint is;"
         " the most free on one node is 3, and 1 more when job-1 ends"
     )
@@ -180,29 +177,27 @@ RELEASE = (
 )
 
 
-def test_a_job_bound_to_a_node_that_is_cordoned_or_gone_says_that_and_how_it_is_released():
+def test_bound_job_explains_its_cordoned_or_lost_node():
     cordoned = Cluster([replace(Node.of("n1", 4), schedulable=False), Node.of("n2", 4)])
     bound = pending("new", 1, bound_to=(N1,))
-    told = "waits: needs 1 GPU on n1, where its checkpoint is"
+    text = "waits: needs 1 GPU on n1, where its checkpoint is"
     assert wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, cluster=cordoned) == (
-        f"{told}; n1 is cordoned: uncordon it, {RELEASE}"
+        f"{text}; n1 is cordoned: uncordon it, {RELEASE}"
     )
     gone = Cluster([Node.of("n2", 4)])
     assert wait(CauseCode.CHECKPOINT_ELSEWHERE, bound, cluster=gone) == (
-        f"{told}; n1 is gone or does not answer: bring it back, {RELEASE}"
+        f"{text}; n1 is gone or does not answer: bring it back, {RELEASE}"
     )
 
 
-def test_every_cause_has_a_sentence_for_waiting():
+def test_every_cause_has_a_wait_sentence():
     other = running("job-1", {N1: [0, 1, 2, 3]}, minutes=10)
     for code, ahead in itertools.product(CauseCode, ("", "job-1")):
-        told = wait(code, pending("new", 4), other, ahead=ahead)
-        assert told.startswith("waits: "), code
-        assert told.isprintable(), code
-        assert "None" not in told, code
+        text = wait(code, pending("new", 4), other, ahead=ahead)
+        assert text.startswith("waits: "), code
+        assert text.isprintable(), code
+        assert "None" not in text, code
 
-
-# --- what a start now would save and cost ---------------------------------------------------------
 
 HALF = {RESNET: Profile(RESNET, speeds={Shape(2): Speed(0.5), Shape(4): Speed(1.0)})}
 FULL = (
@@ -212,25 +207,25 @@ FULL = (
 
 
 def weighed(state: JobState, *others: JobState, own: float = 1.0, **more: Any) -> str:
-    """Return the text after the sentence, where a GPU is worth 2 to the first, 3 to the second …"""
+    """Return the text after the sentence; a GPU is worth 2 to the first other, 3 to the second …"""
     worths = {other.id: 2.0 + place for place, other in enumerate(others)}
     world = snapshot(*others, state, costs=COSTS, profiles=HALF, **more)
     plain = sentence_for_wait(world, state, cause=Cause(CauseCode.NO_ROOM))
-    told = sentence_for_wait(
+    text = sentence_for_wait(
         world, state, cause=Cause(CauseCode.NO_ROOM), worths={**worths, state.id: own}
     )
-    assert told.startswith(plain)
-    return told.removeprefix(plain)
+    assert text.startswith(plain)
+    return text.removeprefix(plain)
 
 
-def test_a_job_that_waits_hears_in_seconds_what_a_start_now_would_save_and_cost():
+def test_wait_compares_gain_and_cost_of_a_start_now():
     # On two GPUs job-1 needs 20 min instead of 10, and 27 s for the change.
     assert weighed(pending("new", 2), *FULL) == (
         "; a start now would save it up to 10 min of waiting and cost job-1 up to 10 min"
     )
 
 
-def test_a_job_that_would_have_to_stop_loses_what_the_other_takes():
+def test_cost_for_a_stopped_job_is_its_delay():
     takes = replace(pending("new", 4), iterations_total=300.0)
     (whole, other) = FULL
     whole = replace(whole, job=replace(whole.job, gpus=GpuDemand(options=(4,), requested=4)))
@@ -244,13 +239,13 @@ def test_a_job_that_would_have_to_stop_loses_what_the_other_takes():
     )
 
 
-def test_a_cost_that_nobody_knows_is_not_compared():
+def test_unknown_cost_is_omitted():
     endless = replace(FULL[0], iterations_total=float("inf"))
     assert weighed(pending("new", 2), endless, FULL[1]) == ""
     assert weighed(pending("new", 8), *FULL) == ""
 
 
-def test_no_figure_of_a_guess_is_compared():
+def test_figures_from_guesses_are_omitted():
     def unmeasured(state: JobState) -> JobState:
         return replace(state, job=replace(state.job, type=JobType("new")))
 
@@ -271,44 +266,41 @@ def test_no_figure_of_a_guess_is_compared():
         Cause(CauseCode.MAKES_ROOM, JobId("new")),
     )
     for states in ((unmeasured(FULL[0]), second, new), (*FULL, unmeasured(new))):
-        told = sentence_for_step(snapshot(*states, costs=COSTS, profiles=HALF), step)
-        assert told == "goes from 4 to 2 GPUs on n1: it makes room for new"
+        text = sentence_for_step(snapshot(*states, costs=COSTS, profiles=HALF), step)
+        assert text == "goes from 4 to 2 GPUs on n1: it makes room for new"
 
 
-def test_a_job_with_a_higher_priority_is_named_with_it():
+def test_higher_priority_is_named():
     first = replace(FULL[0], job=replace(FULL[0].job, priority=3))
     assert "cost job-1 (priority 3) up to 10 min" in weighed(pending("new", 2), first, FULL[1])
 
 
-def test_a_job_to_which_gpus_are_worth_more_hears_that_they_cannot_be_exchanged():
+def test_wait_explains_that_no_exchange_pays():
     assert weighed(pending("new", 2), *FULL, own=2.6).endswith(
         "up to 10 min, but no exchange that gives it enough GPUs pays as a whole"
     )
 
 
-def test_a_job_that_makes_room_hears_how_much_sooner_the_other_starts_and_how_much_later_it_ends():
+def test_shrink_states_gain_of_other_and_own_delay():
     new = pending("new", 2)
     old, less = Placement.of({N1: range(4)}), Placement.of({N1: range(2)})
     step = Reshape(JobId("job-1"), old, less, Cause(CauseCode.MAKES_ROOM, JobId("new")))
     done = "goes from 4 to 2 GPUs on n1: it makes room for new"
 
-    def told(*states: JobState, profiles: dict[JobType, Profile] = HALF) -> str:
+    def text(*states: JobState, profiles: dict[JobType, Profile] = HALF) -> str:
         return sentence_for_step(snapshot(*states, costs=COSTS, profiles=profiles), step)
 
-    assert told(*FULL, new) == (
+    assert text(*FULL, new) == (
         f"{done}, which starts up to 10 min sooner, and this job ends up to 10 min later"
     )
     urgent = replace(new, job=replace(new.job, priority=10))
-    assert told(*FULL, urgent).startswith(f"{done} (priority 10), which starts ")
+    assert text(*FULL, urgent).startswith(f"{done} (priority 10), which starts ")
     endless = [replace(each, iterations_total=float("inf")) for each in FULL]
-    assert told(*endless, new) == done
+    assert text(*endless, new) == done
     # A job that has GPUs gets more of them and does not start.
-    assert told(FULL[0], running("new-2", {N2: [0]}, minutes=5)) == (
+    assert text(FULL[0], running("new-2", {N2: [0]}, minutes=5)) == (
         f"{done}, and this job ends up to 10 min later"
     )
-
-
-# --- steps ----------------------------------------------------------------------------------
 
 
 STATE = running("job-1", {N1: [0, 1]}, minutes=18)
@@ -330,17 +322,17 @@ def steps(cause: Cause) -> list[Any]:
     ]
 
 
-def test_every_cause_has_a_sentence_in_every_step():
+def test_every_cause_has_a_sentence_for_every_step():
     world = snapshot(STATE, pending("new", 4))
     for code, other in itertools.product(CauseCode, (None, JobId("job-9"))):
         for step in steps(Cause(code, job=other)):
-            told = sentence_for_step(world, step)
-            assert told.split()[0] in {"starts", "goes", "moves", "gives", "waits:"}, code
-            assert told.isprintable(), code
-            assert "None" not in told, code
+            text = sentence_for_step(world, step)
+            assert text.split()[0] in {"starts", "goes", "moves", "gives", "waits:"}, code
+            assert text.isprintable(), code
+            assert "None" not in text, code
 
 
-def test_a_start_says_where_and_for_whom_it_waits():
+def test_start_names_nodes_and_predecessors():
     world = snapshot(STATE, pending("new", 2))
     turn = Cause(CauseCode.ITS_TURN)
     assert sentence_for_step(world, Start(JobId("new"), AWAY, turn)) == (
@@ -358,7 +350,7 @@ def test_a_start_says_where_and_for_whom_it_waits():
     )
 
 
-def test_what_was_never_measured_of_a_change_is_not_said_to_take_no_time():
+def test_unmeasured_cost_of_a_change_is_not_zero():
     speeds = {Shape(2): Speed(1.0), Shape(4): Speed(2.0)}
     faster = Reshape(JobId("job-1"), OLD, WIDE, Cause(CauseCode.FASTER_WITH_MORE))
 
@@ -378,7 +370,7 @@ def test_what_was_never_measured_of_a_change_is_not_said_to_take_no_time():
     assert cost(saved, saving) == "the change takes about 9 s"
 
 
-def test_a_change_for_the_sake_of_speed_compares_the_ends():
+def test_change_for_speed_compares_the_ends():
     speeds = {Shape(2): Speed(1.0), Shape(4): Speed(2.0)}
     world = snapshot(STATE, costs=COSTS, profiles={RESNET: Profile(RESNET, speeds=speeds)})
     faster = Reshape(JobId("job-1"), OLD, WIDE, Cause(CauseCode.FASTER_WITH_MORE))
@@ -391,35 +383,29 @@ def test_a_change_for_the_sake_of_speed_compares_the_ends():
     assert sentence_for_step(snapshot(STATE, costs=COSTS), faster).endswith("with more GPUs")
 
 
-# --- who waits, waits for what the others leave -------------------------------------------
-
-
-def test_who_waits_is_told_what_is_left_when_the_others_have_what_was_decided():
+def test_wait_counts_gpus_after_the_other_steps():
     turn = Cause(CauseCode.ITS_TURN)
     first, second = pending("first", 4), pending("second", 4)
     second = replace(second, order=101)
     world = snapshot(first, second, cluster=Cluster([Node.of(N1, 4)]))
     start = Start(first.id, Placement.of({N1: (0, 1, 2, 3)}), turn)
     wait = Wait(second.id, Cause(CauseCode.NO_ROOM))
-    told = sentences_for(world, (start, wait))
-    assert told[first.id] == "starts on 4 GPUs on n1: it is its turn"
-    assert told[second.id].startswith("waits: needs 4 GPUs; none is free")
+    text = sentences_for(world, (start, wait))
+    assert text[first.id] == "starts on 4 GPUs on n1: it is its turn"
+    assert text[second.id].startswith("waits: needs 4 GPUs; none is free")
 
 
-# --- who trains ---------------------------------------------------------------------------
-
-
-def test_who_trains_is_told_how_fast_how_far_and_for_how_long():
+def test_training_sentence_has_speed_progress_and_rest():
     state = running("job-0", {N1: [0, 1]}, minutes=10)
     state = replace(state, iterations_done=150.0)
-    told = "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done"
+    text = "trains on 2 GPUs on n1 at 1 iterations/s; 25 % is done"
     assert sentence_for_training(snapshot(state, profiles=HALF), state) == (
-        f"{told}, and about 7 to 8 min is left"
+        f"{text}, and about 7 to 8 min is left"
     )
-    assert sentence_for_training(snapshot(state), state) == told
+    assert sentence_for_training(snapshot(state), state) == text
 
 
-def test_who_goes_on_beyond_its_end_is_not_said_to_be_nearly_there():
+def test_job_past_its_expected_end_says_so():
     state = replace(running("job-0", {N1: [0]}, minutes=10), iterations_done=1880.0)
     assert sentence_for_training(snapshot(state), state) == (
         "trains on 1 GPU on n1 at 1 iterations/s; it has done 1,880 iterations and goes on, where"
@@ -428,7 +414,7 @@ def test_who_goes_on_beyond_its_end_is_not_said_to_be_nearly_there():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "text"),
     [
         (700.0, 900.0, "about 12 to 15 min"),
         (50.0, 200.0, "about 50 s to 3 min"),
@@ -439,5 +425,5 @@ def test_who_goes_on_beyond_its_end_is_not_said_to_be_nearly_there():
         (700.0, float("inf"), "about 12 min or more"),
     ],
 )
-def test_bounds_are_told_as_people_tell_them(low, high, told):
-    assert between(low, high) == told
+def test_bounds_are_readable(low, high, text):
+    assert between(low, high) == text

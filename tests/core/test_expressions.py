@@ -1,4 +1,4 @@
-"""The expressions of users are bounded before anything compiles them, and read as Python reads them."""
+"""Expressions of users are bounded before they are compiled, and read as Python reads them."""
 
 import re
 import warnings
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.core.documents.expressions import LONGEST, WrongExpression, find_groups
 from dljob.core.documents.jobfile import JobFileError, parse
+from dljob.core.forms import WrongExpression, find_groups
+from dljob_wire.checkpoints import LONGEST_EXPRESSION
 
 SLOW = (
     r"(?i)(?P<iteration>\d+)" + "[!-\U0010ffff]" * 100,
@@ -18,41 +19,10 @@ SLOW = (
 PIECES = st.sampled_from(
     [
         *("(", ")", "(?:", "(?P<iteration>", "(?P<b>", "(?P=b)", "(?<=", "(?<!", "(?=", "(?!"),
-        *(
-            "(?i)",
-            "(?i:",
-            "(?a)",
-            "(?L)",
-            "(?(1)",
-            "(?#",
-            "[",
-            "]",
-            "[^",
-            "-",
-            "a",
-            "b",
-            "\\d",
-            "\\S",
-        ),
-        *(
-            "*",
-            "+",
-            "?",
-            "*?",
-            "*+",
-            "{2,3}",
-            "{,5}",
-            "{9}",
-            "|",
-            ".",
-            "^",
-            "$",
-            "\\b",
-            "\\1",
-            "\\",
-            "\u0100",
-        ),
-        *("[a-z]", "[0-9.]+", "\\Z", "(?>", "(?x)", "(?P<", "\\x41", "\\N{DIGIT ONE}", "{", "}"),
+        *("(?i)", "(?i:", "(?a)", "(?L)", "(?(1)", "(?#", "[", "]", "[^", "-", "a", "b"),
+        *("\\d", "\\S", "*", "+", "?", "*?", "*+", "{2,3}", "{,5}", "{9}", "|", ".", "^", "$"),
+        *("\\b", "\\1", "\\", "\u0100", "[a-z]", "[0-9.]+", "\\Z", "(?>", "(?x)", "(?P<"),
+        *("\\x41", "\\N{DIGIT ONE}", "{", "}"),
     ]
 )
 
@@ -67,7 +37,7 @@ def document(log: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("text", SLOW)
-def test_what_takes_long_to_compile_is_refused_by_name_at_once(text: str):
+def test_slow_expression_is_refused(text: str):
     with pytest.raises(JobFileError) as refused:
         parse(document(text))
     (line,) = refused.value.lines()
@@ -75,7 +45,7 @@ def test_what_takes_long_to_compile_is_refused_by_name_at_once(text: str):
     assert "takes too long to compile" in line
 
 
-def test_an_expression_is_never_compiled_where_jobs_are_read(monkeypatch: pytest.MonkeyPatch):
+def test_expression_is_not_compiled_when_read(monkeypatch: pytest.MonkeyPatch):
     compiled: list[object] = []
     monkeypatch.setattr(re, "_compile", lambda pattern, _flags: compiled.append(pattern))
     log = r"only here (?P<iteration>\d+)"
@@ -84,7 +54,7 @@ def test_an_expression_is_never_compiled_where_jobs_are_read(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("depth", [90, 150, 340])
-def test_groups_are_nested_within_bounds(depth: int):
+def test_nesting_of_groups_is_limited(depth: int):
     text = "(" * depth + "(?P<iteration>x)" + ")" * depth
     if depth < 100:
         assert find_groups(text) == {"iteration"}
@@ -93,14 +63,16 @@ def test_groups_are_nested_within_bounds(depth: int):
             find_groups(text)
 
 
-@pytest.mark.parametrize("text", ["a" * (LONGEST + 1), "(" * 1_000_000, "[" * 100_000])
-def test_what_is_too_long_is_said_to_be_that(text: str):
-    with pytest.raises(JobFileError, match=f"has {len(text)} characters, more than {LONGEST}"):
+@pytest.mark.parametrize("text", ["a" * (LONGEST_EXPRESSION + 1), "(" * 1_000_000, "[" * 100_000])
+def test_long_expression_is_refused(text: str):
+    with pytest.raises(
+        JobFileError, match=f"has {len(text)} characters, more than {LONGEST_EXPRESSION}"
+    ):
         parse(document(text))
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_groups_and_mistakes_are_those_that_python_finds(text: str):
+def test_groups_and_errors_match_python(text: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""When waiting jobs start: the scheduler played on, held against the simulator and against sums by hand."""
+"""The forecast of the starts of waiting jobs, against the simulator and sums by hand."""
 
 import itertools
 import math
@@ -6,11 +6,19 @@ import random
 
 import pytest
 
-from dljob.control.reporting.plans import turn_document
+from dljob.control.deciding.futures import turn_document
 from dljob.control.situation.status_documents import write_time
-from dljob.core.foreseeing import MOST_DECISIONS, NO_TIME, TOO_LARGE, Turn, foresee, foresee_courses
+from dljob.core.foreseeing import (
+    MOST_DECISIONS,
+    NO_TIME,
+    TOO_LARGE,
+    Turn,
+    foresee,
+    foresee_all,
+    foresee_courses,
+)
 from dljob.core.model import Cluster, JobId, Snapshot
-from dljob.core.predicting.predictor import Span
+from dljob.core.predicting.predictor import SUPPOSED_S, Span
 from dljob.core.profiles import Costs
 from dljob.sim import policies
 from dljob.sim.engine.settings import Setting
@@ -38,14 +46,14 @@ def runs(name, gpus=(0, 1, 2, 3), **rest):
     return make_state(name, holds={"n1": gpus}, **options)
 
 
-def test_jobs_start_when_those_before_them_have_ended():
+def test_start_follows_the_end_of_earlier_jobs():
     known = turns(runs("a"), waits("b", iterations=400.0), waits("c"))
     assert {job: turn.ahead for job, turn in known.items()} == {"b": 0, "c": 1}
     assert known["b"].starts_in == pytest.approx(250.0)
     assert known["c"].starts_in == pytest.approx(350.0)
 
 
-def test_no_job_waits_behind_those_that_the_next_decision_starts():
+def test_job_started_next_is_ahead_of_no_other():
     known = turns(waits("b", gpus=2), waits("c", gpus=2), waits("d"), waits("e"))
     assert [known[JobId(job)].ahead for job in "bcde"] == [0, 0, 0, 1]
     assert known[JobId("d")].starts_in > 0.0
@@ -57,14 +65,14 @@ def courses(*states, costs=FREE, profiles=(LINEAR,), **limit):
     return foresee_courses(snapshot, policies.make("fifo"), jobs=new, **limit)
 
 
-def test_a_course_that_is_played_in_part_has_the_widest_bounds():
+def test_partly_played_course_has_the_widest_bounds():
     checks = itertools.count()
     # The second play, in which all jobs are quick, stops before its first decision.
     (known,) = courses(waits("b", iterations=400.0), is_late=lambda: next(checks) >= 1).values()
     assert (known.start, known.end) == (Span(0.0, 0.0, math.inf), Span(100.0, 0.0, math.inf))
 
 
-def test_the_course_of_a_job_has_its_start_and_its_end_with_bounds():
+def test_course_has_start_and_end_with_bounds():
     known = courses(runs("a"), waits("b", iterations=400.0))[JobId("b")]
     assert known.start.expected == pytest.approx(250.0)
     assert known.end.expected == pytest.approx(350.0)
@@ -73,20 +81,53 @@ def test_the_course_of_a_job_has_its_start_and_its_end_with_bounds():
     assert known.end.high - known.end.low > known.start.high - known.start.low > 0.0
 
 
-def test_a_course_counts_the_costs_of_starting_and_ending():
+def test_course_includes_start_and_end_costs():
     costs = Costs(pod_initialization=7.0, process_initialization=5.0, pod_termination=3.0)
     (known,) = courses(waits("b", iterations=400.0), costs=costs).values()
     assert (known.start.expected, known.start.high) == (0.0, 0.0)
     assert known.end.expected == pytest.approx(7.0 + 5.0 + 100.0 + 3.0)
 
 
-def test_the_end_of_a_job_without_a_measured_speed_is_not_known():
+def test_end_is_unknown_without_a_measured_speed():
     (known,) = courses(waits("b"), profiles=()).values()
     assert (known.start.expected, known.end.expected) == (0.0, math.inf)
     assert known.unknown_because == "the speed of b is not known yet"
 
 
-def test_what_is_not_known_is_not_foretold():
+def test_future_of_all_jobs_has_gpus_and_ends():
+    states = [
+        runs("a", (0, 1), options=(2,), speed=2.0, iterations_total=200.0),
+        waits("b", gpus=2),
+    ]
+    states += [waits("c", iterations=400.0), waits("large", gpus=8), waits("off", suspend=True)]
+    snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=(LINEAR,))
+    known = foresee_all(snapshot, policies.make("fifo"))
+    assert set(known) == {"a", "b", "c", "large"}
+    assert known[JobId("a")] == (2, ((0.0, 100.0, 2),), 100.0, "", False)
+    assert known[JobId("b")].spans == ((0.0, 500.0, 2),)
+    assert (known[JobId("c")].gpus, known[JobId("c")].ends_in) == (0, 600.0)
+    assert known[JobId("large")] == (0, (), None, TOO_LARGE, False)
+
+
+@pytest.mark.parametrize(
+    "first", [runs("a", iterations_total=math.inf), runs("a", speed=0.0, model="other")]
+)
+def test_unknown_length_or_speed_is_supposed(first):
+    snapshot = make_snapshot(make_cluster(n1=4), first, waits("b"), profiles=(LINEAR,))
+    known = foresee_all(snapshot, policies.make("fifo"))
+    assert (known[JobId("a")].ends_in, known[JobId("a")].supposes) == (SUPPOSED_S, True)
+    assert (known[JobId("b")].ends_in, known[JobId("b")].supposes) == (SUPPOSED_S + 250.0, False)
+
+
+def test_futures_end_with_the_time_limit():
+    snapshot = make_snapshot(make_cluster(n1=4), runs("a"), waits("b"), profiles=(LINEAR,))
+    checks = itertools.count()
+    known = foresee_all(snapshot, policies.make("fifo"), is_late=lambda: next(checks) >= 1)
+    assert known[JobId("a")].ends_in == 250.0
+    assert known[JobId("b")][2:] == (None, NO_TIME, False)
+
+
+def test_unknown_start_is_not_forecast():
     known = turns(runs("open", iterations_total=math.inf), waits("b"), waits("c"))
     assert [turn.starts_in for turn in known.values()] == [None, None]
     assert [turn.ahead for turn in known.values()] == [0, 1]
@@ -95,7 +136,7 @@ def test_what_is_not_known_is_not_foretold():
     assert large["large"].unknown_because == TOO_LARGE
 
 
-def test_a_job_of_unknown_length_keeps_only_those_waiting_that_need_its_gpus():
+def test_unknown_length_delays_only_jobs_that_need_its_gpus():
     half = make_state(
         "half",
         holds={"n1": (2, 3)},
@@ -111,18 +152,18 @@ def test_a_job_of_unknown_length_keeps_only_those_waiting_that_need_its_gpus():
     assert known["c"].starts_in is None
 
 
-def test_a_job_whose_speed_is_not_measured_yet_is_named():
+def test_job_of_unmeasured_speed_is_named():
     snapshot = make_snapshot(make_cluster(n1=4), runs("new", speed=0.0), waits("b"), profiles=())
     known = foresee(snapshot, policies.make("fifo"))
     assert known[JobId("b")] == (0, None, "the speed of new is not known yet")
 
 
-def test_the_first_steps_of_a_new_job_foretell_nothing():
+def test_first_steps_of_a_new_job_give_no_forecast():
     new = runs("new", model="other")
     assert turns(new, waits("b"))[JobId("b")] == (0, None, "the speed of new is not known yet")
 
 
-def test_an_earlier_forecast_holds_while_a_new_one_runs_out_of_time():
+def test_old_forecast_holds_while_a_new_one_is_late():
     late = Turn(1, None, NO_TIME)
     former = {"ahead": 0, "expectedStart": write_time(500.0)}
     assert turn_document(late, 400.0, former=former) == {**former, "ahead": 1}
@@ -135,7 +176,7 @@ def test_an_earlier_forecast_holds_while_a_new_one_runs_out_of_time():
 
 
 @pytest.mark.parametrize("end_s", [0.1 * n for n in range(1, 8)])
-def test_a_job_ends_also_where_the_clock_is_too_large_for_small_differences(end_s):
+def test_forecast_ends_at_large_clock_values(end_s):
     states = [runs("a"), waits("b", iterations=400.0), waits("c")]
     costs = Costs(pod_termination=end_s)
     snapshot = make_snapshot(
@@ -145,12 +186,12 @@ def test_a_job_ends_also_where_the_clock_is_too_large_for_small_differences(end_
     assert None not in {turn.starts_in for turn in known.values()}
 
 
-def test_suspended_jobs_and_those_that_run_have_no_turn():
+def test_suspended_and_running_jobs_have_no_turn():
     assert set(turns(runs("a"), waits("b"), waits("off", suspend=True))) == {"b"}
     assert turns() == {}
 
 
-def test_it_is_given_up_when_it_takes_too_long():
+def test_long_forecast_is_cut_off():
     states = [runs("a"), *(waits(f"j{n}") for n in range(5))]
     snapshot = make_snapshot(make_cluster(n1=4), *states, profiles=(LINEAR,))
     known = foresee(snapshot, policies.make("fifo"), is_late=lambda: True)
@@ -166,8 +207,8 @@ def test_it_is_given_up_when_it_takes_too_long():
 
 @pytest.mark.parametrize("policy", ["foresight", "fifo", "srtf", "sia"])
 @pytest.mark.parametrize("seed", range(2))
-def test_it_is_what_the_simulator_makes_of_the_same_jobs(policy, seed):
-    """Without costs and with true predictions, a simulation is what will happen."""
+def test_forecast_matches_the_simulator(policy, seed):
+    """Without costs and with true predictions, the simulation is exact."""
     draw = random.Random(f"{policy}/{seed}")
     traced = [
         make_traced(

@@ -1,4 +1,4 @@
-"""One decision of ``foresight`` from its beginning to its end, and what it remembers."""
+"""A whole decision of ``foresight``, and its memory."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pytest
 from dljob.core import cycle
 from dljob.core.contract import Decision, View
 from dljob.core.model import Cluster, JobId, JobState, Snapshot
-from dljob.core.planning import Start, Step, Stop, Wait
+from dljob.core.planning import Start, Step, Wait
 from dljob.core.policies.foresight import Foresight
 from dljob.core.policies.foresight.bids import (
     FEWEST_SAMPLES,
@@ -27,14 +27,9 @@ from dljob.core.predicting.conclusions import Kept
 from dljob.core.profiles import Costs
 from dljob.sim import policies
 from dljob_wire.messages import Shape
-from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
+from tests.builders import decide, make_cluster, make_profile, make_snapshot, make_state, make_view
 
 UNKNOWN = math.inf
-
-
-def decide(snapshot: Snapshot, **options: str) -> dict[str, Step]:
-    plan = cycle.schedule(snapshot, policies.make("foresight", options))
-    return {str(step.job): step for step in plan.steps}
 
 
 def allocate(snapshot: Snapshot, **options: float) -> Decision:
@@ -50,21 +45,8 @@ def recall(decision: Decision) -> Memory:
     return decision.state.memory
 
 
-# --- options
-
-
-def test_options_in_range_are_taken():
-    options = {"ageing": "2", "arrivals": "0.9", "horizon": "60", "priority_weight": "1"}
-    assert policies.make("foresight", options) == Foresight(
-        2.0, arrivals=0.9, horizon=60.0, priority_weight=1.0
-    )
-
-
-# --- decisions
-
-
-def test_a_job_that_keeps_what_it_starts_with_leaves_gpus_for_those_that_came_lately():
-    """Once GPUs changed hands at a price, it does not take all of them because they are idle just now."""
+def test_first_size_leaves_gpus_for_later_jobs():
+    """At a known price it does not take all GPUs only because they are idle now."""
     options = tuple(range(1, 9))
     profiles = [make_profile({gpus: math.sqrt(gpus) for gpus in options})]
 
@@ -93,7 +75,7 @@ def make_busy() -> Snapshot:
     return make_snapshot(make_cluster(n1=4, n2=4), *states, now=100.0, costs=costs)
 
 
-def test_the_same_view_gives_the_same_decision_whatever_was_decided_before():
+def test_decision_depends_only_on_the_view():
     first = allocate(make_busy())
     _kept.latest.clear()
     second = allocate(make_busy())
@@ -102,21 +84,13 @@ def test_the_same_view_gives_the_same_decision_whatever_was_decided_before():
     assert first.state == second.state
 
 
-def test_the_shorter_job_gets_more_gpus():
+def test_shorter_job_gets_more_gpus():
     root = make_profile({gpus: math.sqrt(gpus) for gpus in range(1, 9)})
     short = make_state("short", options=tuple(range(1, 9)), iterations_total=100.0)
     long = make_state("long", options=tuple(range(1, 9)), iterations_total=10_000.0)
     snapshot = make_snapshot(make_cluster(n1=8), long, short, profiles=[root])
     # Shares go with the squares of the prices, and those with the root of 3 and 1.
     assert count_gpus(allocate(snapshot, ageing=0.0)) == {"short": 6, "long": 2}
-
-
-def test_priorities_come_first():
-    low = make_state("low", options=(4,), holds={"n1": range(4)}, iterations_total=10.0)
-    high = make_state("high", options=(4,), iterations_total=500.0, priority=1)
-    steps = decide(make_snapshot(make_cluster(n1=4), low, high))
-    assert isinstance(steps["low"], Stop)
-    assert isinstance(steps["high"], Start)
 
 
 def share_out(scale: float) -> dict[str, int]:
@@ -128,11 +102,9 @@ def share_out(scale: float) -> dict[str, int]:
     return count_gpus(allocate(snapshot, ageing=1.0))
 
 
-def test_ageing_is_the_same_where_jobs_take_minutes_and_where_they_take_days():
+def test_ageing_is_independent_of_the_time_scale():
     assert share_out(0.01) == share_out(1.0) == share_out(1000.0)
 
-
-# --- several types of GPU
 
 TYPES = [
     make_profile({Shape(n, 1, kind): factor * n**0.8 for n in (1, 2, 4) for kind, factor in
@@ -144,27 +116,20 @@ def decide_on_types(*states: JobState, **sizes: tuple[int, str]) -> dict[str, St
     return decide(make_snapshot(make_cluster(**sizes), *states, profiles=TYPES))
 
 
-def test_what_is_left_of_a_type_goes_to_jobs_that_would_rather_have_another():
+def test_job_takes_second_choice_of_type():
     states = [make_state(f"job{n}", options=(4,)) for n in range(2)]
     steps = decide_on_types(*states, n1=(4, "T4"), n2=(4, "V100"))
     kinds = {step.placement.gpu_type for step in steps.values() if isinstance(step, Start)}
     assert kinds == {"T4", "V100"}
 
 
-def test_a_job_never_gets_a_type_that_its_user_left_out():
-    states = [make_state(f"job{n}", options=(4,), types=("V100",)) for n in range(2)]
-    steps = decide_on_types(*states, n1=(4, "T4"), n2=(4, "V100"))
-    kinds = [step.placement.gpu_type for step in steps.values() if isinstance(step, Start)]
-    assert kinds == ["V100"]
-
-
-def test_a_mixed_job_that_fits_only_on_several_types_starts_on_them():
+def test_mixed_job_starts_on_several_types():
     steps = decide_on_types(make_state(options=(4,), mixed=True), n1=(2, "T4"), n2=(2, "V100"))
     assert isinstance(steps["job"], Start)
     assert steps["job"].placement.gpu_type == "T4+V100"
 
 
-def test_a_job_on_several_types_goes_on_and_its_gpus_are_not_divided():
+def test_mixed_running_job_keeps_its_gpus():
     held = make_cluster(n1=(2, "T4"), n2=(2, "V100"))
     mixed = make_state(
         "mixed", options=(3,), mixed=True, holds={"n1": (0, 1), "n2": (0,)}, gpu_type="T4+V100"
@@ -176,9 +141,6 @@ def test_a_job_on_several_types_goes_on_and_its_gpus_are_not_divided():
     assert steps["new"].placement.gpus == 1
 
 
-# --- what is remembered
-
-
 def remember(decision: Decision, cluster: Cluster, *states: JobState, now: float) -> Decision:
     return allocate(make_snapshot(cluster, *states, now=now, policy_state=decision.state))
 
@@ -187,7 +149,7 @@ CLUSTER = make_cluster(n1=4)
 LONG = make_state("long", options=(1,), holds={"n1": (0,)}, iterations_total=UNKNOWN)
 
 
-def test_lengths_are_seconds_on_the_same_type_whatever_jobs_have_had():
+def test_lengths_are_normalized_to_one_type():
     # A V100 is four times as fast as a T4, which is the type that lengths are in.
     cluster = make_cluster(n1=(4, "T4"), n2=(4, "V100"))
     jobs = [
@@ -200,7 +162,7 @@ def test_lengths_are_seconds_on_the_same_type_whatever_jobs_have_had():
     assert recall(allocate(ended)).lengths == pytest.approx({"T4": 500.0, "V100": 800.0})
 
 
-def test_a_job_that_was_only_stopped_has_not_ended():
+def test_stopped_job_has_not_ended():
     first = allocate(make_snapshot(CLUSTER, LONG))
     waits = make_state("long", options=(1,), iterations_total=UNKNOWN, iterations_done=100.0)
     second = remember(first, CLUSTER, waits, now=100.0)
@@ -210,7 +172,7 @@ def test_a_job_that_was_only_stopped_has_not_ended():
     assert recall(third).spans == {"long": 200.0}
 
 
-def test_a_memory_is_read_again_as_it_was_written():
+def test_memory_survives_a_restart():
     seen = make_state("seen", options=(1, 2), holds={"n1": (0, 1)}, speed=0.7)
     young = make_state("young", options=(1,), holds={"n1": (2,)}, speed=0.7)
     decision = allocate(make_snapshot(CLUSTER, LONG))
@@ -239,12 +201,12 @@ def test_a_memory_is_read_again_as_it_was_written():
         {**State(Memory(0.0)), "types": 3},
     ],
 )
-def test_a_memory_that_cannot_be_read_is_begun_again(state):
+def test_unreadable_memory_is_reset(state):
     snapshot = make_snapshot(CLUSTER, LONG, policy_state=state)
     assert allocate(snapshot).state == allocate(make_snapshot(CLUSTER, LONG)).state
 
 
-def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
+def test_price_level_decays():
     busy = allocate(make_snapshot(CLUSTER, *(make_state(f"job{n}") for n in range(8))))
     (before,) = recall(busy).levels.values()
     levels = [recall(remember(busy, CLUSTER, now=now)).levels[""] for now in (0.0, 30_000.0, 1e6)]
@@ -252,21 +214,18 @@ def test_a_new_price_replaces_the_old_one_in_the_course_of_time():
     assert before > levels[1] > levels[2]
 
 
-# --- bids
-
-
 def collect(snapshot: Snapshot) -> list[Bid]:
     view = make_view(snapshot)
     return Bidders(view).collect(view, Experience())
 
 
-def test_a_job_that_did_all_it_needed_is_supposed_to_need_a_little_more():
+def test_overdue_job_has_a_little_left():
     overdue = make_state(iterations_total=1000.0, iterations_done=1200.0)
     (bid,) = collect(make_snapshot(CLUSTER, overdue))
     assert bid.left == pytest.approx(OVERDUE_SHARE * 1200.0)
 
 
-def test_a_job_of_unknown_length_has_as_many_lengths_as_there_is_time_to_price():
+def test_unknown_length_has_samples_within_the_time_limit():
     (few,) = collect(make_snapshot(CLUSTER, LONG))
     assert len(few.lefts) == MOST_SAMPLES
     for jobs, lengths in ((500, 4), (1200, FEWEST_SAMPLES)):
@@ -278,7 +237,7 @@ def show(cluster: Cluster, *states: JobState) -> View:
     return make_view(make_snapshot(cluster, *states))
 
 
-def test_what_was_concluded_is_kept_for_as_long_as_profiles_and_cluster_stay():
+def test_bidders_are_reused_while_profiles_and_cluster_stay():
     view = show(CLUSTER, LONG)
     Foresight().allocate(view)
     bidders = _kept.latest[0]
@@ -291,8 +250,8 @@ def test_what_was_concluded_is_kept_for_as_long_as_profiles_and_cluster_stay():
     assert len(_kept.latest) == 4
 
 
-def test_conclusions_are_found_while_another_thread_adds_some():
-    """As that thread may do at any moment, so also between two steps of a search."""
+def test_recall_tolerates_additions_by_another_thread():
+    """The other thread may add a conclusion between two steps of a search."""
     kept: Kept[str] = Kept(most=3)
     for name in ("oldest", "older", "new"):
         kept.recall(lambda _: False, partial(str, name))
@@ -307,8 +266,8 @@ def test_conclusions_are_found_while_another_thread_adds_some():
     assert kept.latest == ["newest", "new", "older"]
 
 
-def test_a_decision_of_another_thread_changes_no_bid():
-    """The queue is played ahead with the same profiles and cluster while the loop decides."""
+def test_concurrent_decision_changes_no_bid():
+    """A forecast runs with the same profiles and cluster while the loop decides."""
     states = [make_state(f"job{n}", iterations_total=UNKNOWN) for n in range(600)]
     view = make_view(make_snapshot(CLUSTER, *states, costs=Costs(process_initialization=10)))
     other = make_view(make_snapshot(CLUSTER, LONG, costs=Costs(process_initialization=90)))
@@ -327,7 +286,7 @@ def test_a_decision_of_another_thread_changes_no_bid():
     assert [bid.change_costs for bid in bids] == [bid.change_costs for bid in alone]
 
 
-def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
+def test_cache_of_waiting_jobs_is_bounded():
     view = show(CLUSTER, *(make_state(f"job{n}") for n in range(1100)))
     bidders = Bidders(view)
     assert len(bidders.collect(view, Experience())) == 1100
@@ -337,11 +296,8 @@ def test_what_is_known_of_jobs_that_wait_does_not_grow_for_ever():
     assert len(bidders._waiting) == 1
 
 
-# --- what a GPU is worth to those that nothing changes for ------------------------------------
-
-
 def weigh(*states: JobState) -> Mapping[JobId, float]:
-    """The worths after a decision that changes nothing."""
+    """Return the worths after a decision that changes nothing."""
     plan = cycle.schedule(
         make_snapshot(make_cluster(n1=4), *states, costs=Costs(process_initialization=30.0)),
         policies.make("foresight"),
@@ -350,7 +306,7 @@ def weigh(*states: JobState) -> Mapping[JobId, float]:
     return plan.worths
 
 
-def test_a_gpu_is_worth_more_to_those_that_run_than_to_the_one_that_waits():
+def test_running_job_values_a_gpu_more_than_a_waiting_one():
     runs = make_state("runs", options=(4,), holds={"n1": (0, 1, 2, 3)}, iterations_total=100.0)
     worths = weigh(runs, make_state("waits", options=(4,), iterations_total=9000.0))
     assert worths[JobId("runs")] > worths[JobId("waits")] > 0.0

@@ -1,4 +1,4 @@
-"""How many GPUs each job shall have, by ``foresight``: the knapsack at given prices."""
+"""The number of GPUs for each job in ``foresight``: the knapsack at given prices."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,7 @@ def choose_counts(bids: Sequence[Bid], capacity: int, horizon: float = HORIZON) 
     return {str(bid.state.id): gpus for bid, gpus in chosen.items()}
 
 
-# --- the knapsack
-
-
-def test_many_jobs_on_many_gpus_are_divided_without_the_table_of_the_exact_form():
+def test_many_jobs_are_shared_out_without_the_exact_table():
     speeds = {1: 1.0, 4: 2.5, 16: 5.0}
     bids = [make_bid(f"job{n}", speeds, price=1.0 + n / 400, order=n) for n in range(400)]
     assert len(bids) * 1000 > EXACT_CELLS
@@ -37,35 +34,32 @@ def test_many_jobs_on_many_gpus_are_divided_without_the_table_of_the_exact_form(
     assert fours == list(range(200, 400))
 
 
-# --- what is offered
-
-
-def test_of_more_waiting_jobs_than_gpus_those_are_looked_at_to_which_a_first_gpu_is_worth_most():
+def test_only_the_most_valuable_waiting_jobs_are_considered():
     bids = [make_bid(f"job{n}", {1: 1.0}, price=float(n % 10), order=n) for n in range(30)]
     assert set(choose_counts(bids, 4)) == {"job9", "job19", "job29", "job8"}
 
 
-def test_a_job_that_runs_shrinks_for_a_newcomer_to_which_its_gpus_are_worth_more():
+def test_running_job_shrinks_for_a_more_valuable_newcomer():
     held = make_bid("held", {2: 1.5, 4: 2.0}, holds=4)
     new = make_bid("new", {2: 1.5}, order=1)
     assert choose_counts([held, new], 4) == {"held": 2, "new": 2}
 
 
-def test_a_change_is_made_only_if_it_pays_within_the_horizon():
+def test_change_must_pay_within_the_horizon():
     # From 1 to 1.2 iterations a second pays for 60 lost seconds after 360 seconds.
     for horizon, gpus in ((300.0, 1), (420.0, 2)):
         bid = make_bid(speeds={1: 1.0, 2: 1.2}, holds=1, cost=60.0, left=10_000.0)
         assert choose_counts([bid], 2, horizon) == {"job": gpus}
 
 
-def test_a_first_start_costs_nothing_and_one_that_resumes_pays_half():
+def test_first_start_is_free_and_a_resume_costs_half():
     new = make_bid(speeds={1: 1.0}, cost=100.0)
     resumes = make_bid(speeds={1: 1.0}, cost=100.0, started_at=1.0)
     runs = make_bid(speeds={1: 1.0}, cost=100.0, holds=1)
     assert [bid.cost_of(1) for bid in (new, resumes, runs)] == [0.0, 50.0, 100.0]
 
 
-def test_a_job_that_runs_is_not_stopped_for_one_that_is_worth_a_little_more():
+def test_small_gain_does_not_stop_a_running_job():
     runs = make_bid("runs", {1: 1.0}, holds=1, cost=50.0)
     little = make_bid("new", {1: 1.0}, price=1.05, order=1)
     much = make_bid("new", {1: 1.0}, price=1.5, order=1)
@@ -73,7 +67,7 @@ def test_a_job_that_runs_is_not_stopped_for_one_that_is_worth_a_little_more():
     assert choose_counts([runs, much], 1) == {"new": 1}
 
 
-def test_a_job_keeps_gpus_that_are_of_no_use_until_another_job_wants_them():
+def test_job_keeps_useless_gpus_until_another_wants_them():
     bid = make_bid(speeds={2: 2.0, 4: 1.99}, holds=4, cost=400.0)
     assert choose_counts([bid], 8) == {"job": 4}
     assert choose_counts([bid, make_bid("new", {4: 2.0}, price=5.0, order=1)], 6) == {
@@ -82,7 +76,7 @@ def test_a_job_keeps_gpus_that_are_of_no_use_until_another_job_wants_them():
     }
 
 
-def test_broken_gpus_weigh_nothing_because_no_other_job_could_have_them():
+def test_broken_gpus_weigh_nothing():
     bid = make_bid(speeds={1: 1.0, 2: 1.5, 3: 1.8, 4: 2.0, 8: 2.5}, holds=4)
     bid.usable = 2
     options = list_options(bid, 8, horizon=HORIZON)
@@ -99,9 +93,7 @@ def make_two_types(*, usable: int) -> tuple[Bid, Bid, Bid]:
 
 
 @pytest.mark.parametrize(("usable", "others"), [(4, ["first"]), (2, ["first", "second"])])
-def test_what_a_job_holds_of_broken_gpus_is_not_missing_from_what_is_left_of_its_type(
-    usable, others
-):
+def test_broken_gpus_do_not_reduce_the_rest_of_a_type(usable, others):
     bids = make_two_types(usable=usable)
     capacities = {"T4": 4, "V100": 2}
     chosen = choose_by_type(bids, capacities, horizon=HORIZON)
@@ -113,10 +105,7 @@ def test_what_a_job_holds_of_broken_gpus_is_not_missing_from_what_is_left_of_its
     assert [bid.curve.gpu_type for bid in chosen] == ["T4", "V100", "T4"][: len(chosen)]
 
 
-# --- options that are listed once
-
-
-def test_options_are_listed_again_when_the_price_the_curve_or_the_horizon_changes():
+def test_options_follow_price_curve_and_horizon():
     bid = make_bid(types={"a": {1: 1.0, 2: 1.5}, "b": {1: 4.0, 2: 6.0}}, holds=1, gpu_type="a",
                    cost=30.0)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The worth of a GPU to each job, by ``foresight``: curves and prices."""
+"""The worth of a GPU to each job in ``foresight``: curves and prices."""
 
 import itertools
 import math
@@ -22,17 +22,14 @@ def curve_of(speeds: dict[int, float]) -> Curve:
     return curve
 
 
-# --- curves
-
-
-def test_numbers_of_gpus_that_make_a_job_no_faster_are_no_options():
+def test_gpu_counts_without_gain_are_no_options():
     curve = curve_of({1: 1.0, 2: 1.0, 3: 2.0, 4: 1.9})
     assert curve.options == ((1, 1.0), (3, 2.0))
     assert curve.top == 2.0
     assert set(curve.speeds) == {1, 2, 3, 4}
 
 
-def test_a_hull_is_concave_and_nowhere_below_the_speeds():
+def test_hull_is_concave_and_above_all_speeds():
     chance = random.Random(7)
     for _ in range(50):
         speeds = {gpus: chance.uniform(0.1, 5.0) for gpus in chance.sample(range(1, 20), 6)}
@@ -45,9 +42,6 @@ def test_a_hull_is_concave_and_nowhere_below_the_speeds():
         assert curve.hull[-1] == pytest.approx(max(speeds.values()))
 
 
-# --- jobs that keep what they start with
-
-
 def size_at(worth: float, *, supply: int = 8, least: int = 1) -> int:
     curve = curve_of({gpus: ROOTS[gpus] for gpus in range(least, 9)})
     ((gpus, speed),) = narrow(curve, weight=1.0, worth=worth, supply=supply).options
@@ -55,20 +49,20 @@ def size_at(worth: float, *, supply: int = 8, least: int = 1) -> int:
     return gpus
 
 
-def test_a_job_that_keeps_its_gpus_for_life_takes_fewer_the_more_they_are_worth_to_others():
+def test_fixed_size_falls_with_the_worth_of_a_gpu():
     assert size_at(0.0) == 8
     sizes = [size_at(worth / 50.0) for worth in range(51)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 1
 
 
-def test_it_does_not_wait_for_gpus_that_others_keep_unless_it_has_to():
+def test_fixed_size_stays_within_the_supply_if_possible():
     assert size_at(0.0, supply=3) == 3
     assert size_at(0.0, supply=3, least=4) == 4
 
 
 @pytest.mark.parametrize("supply", [4, 7, 64])
-def test_what_it_takes_is_the_integral_of_a_worth_that_rises_as_fewer_are_left(supply):
+def test_cost_of_a_fixed_size_is_the_integral_of_its_worth(supply):
     """Two sizes cost the same at the speeds that this test works out by adding up small parts."""
     parts = 20_000
     first, second = 1, supply // 2
@@ -86,7 +80,7 @@ def test_what_it_takes_is_the_integral_of_a_worth_that_rises_as_fewer_are_left(s
         assert option[0] == best
 
 
-def test_only_jobs_that_wait_and_keep_what_they_start_with_bid_for_one_number():
+def test_only_waiting_jobs_of_fixed_size_bid_for_one_number():
     waits = make_bid("waits", ROOTS, keeps_first=True)
     others = [make_bid("runs", ROOTS, holds=2, keeps_first=True), make_bid("saves", ROOTS)]
     before = [other.curves for other in others]
@@ -97,10 +91,7 @@ def test_only_jobs_that_wait_and_keep_what_they_start_with_bid_for_one_number():
     assert not fix_sizes(others, {"": 600}, worths={"": 0.1})
 
 
-# --- prices
-
-
-def test_three_jobs_with_the_speed_of_a_square_root_get_the_prices_of_hesrpt():
+def test_prices_of_root_speeds_match_hesrpt():
     # With speeds k ** 0.5 the prices are the square roots of 5, 3 and 1, the first to end first.
     # Whole GPUs, 600 of them, leave less than 1 % of difference.
     bids = make_bids(3, ROOTS)
@@ -109,7 +100,7 @@ def test_three_jobs_with_the_speed_of_a_square_root_get_the_prices_of_hesrpt():
     assert scaled == pytest.approx([2.2361, 1.7321, 1.0], rel=0.01)
 
 
-def test_prices_are_those_of_the_form_for_parts_of_gpus_where_the_order_is_certain():
+def test_prices_match_the_continuous_form():
     chance = random.Random(3)
     for _ in range(50):
         # The lengths differ so much that no two neighbours exchange their places.
@@ -130,16 +121,6 @@ def test_prices_are_those_of_the_form_for_parts_of_gpus_where_the_order_is_certa
         assert list_prices(bids) == pytest.approx(expected)
 
 
-def test_a_job_that_ends_sooner_has_a_higher_price():
-    bids = [make_bid(f"{left}", FEW, left=left, order=n) for n, left in enumerate((900, 100, 300))]
-    find_prices(bids, {"": 4}, floors={})
-    long, short, middle = list_prices(bids)
-    assert short > middle > long
-
-
-# --- neighbours that exchange their places
-
-
 def price_without_exchange(bids, capacity):
     """The prices of two jobs in the order that is given: the last is settled first."""
     first, last = bids
@@ -156,7 +137,7 @@ def price_without_exchange(bids, capacity):
     return price, last.price
 
 
-def test_neighbours_exchange_only_if_the_sum_of_price_and_work_falls():
+def test_neighbours_swap_only_if_the_total_falls():
     chance = random.Random(3)
     exchanges = 0
     for _ in range(100):

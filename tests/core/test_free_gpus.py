@@ -1,4 +1,4 @@
-"""The free GPUs of a cluster by count: the emptiest nodes, found without looking at all."""
+"""The emptiest nodes of a cluster are found without a scan of all nodes."""
 
 import heapq
 import random
@@ -7,7 +7,7 @@ from dljob.core.model import Cluster, Node, NodeName
 from dljob.core.placement.free_gpus import Room
 
 
-def test_the_emptiest_nodes_are_those_that_a_look_at_all_nodes_finds():
+def test_emptiest_nodes_match_a_full_scan():
     for seed in range(4):
         chance = random.Random(seed)
         nodes = [

@@ -1,4 +1,4 @@
-"""The meaning of a DLJob document; all faults of one are reported at once."""
+"""The meaning of a DLJob document; all of its faults are reported at once."""
 
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dljob.core.model import (
     Training,
 )
 from dljob.core.profiles import JobType
+from dljob_wire.checkpoints import Confirmation
 
 GOOD = Path(__file__).parent / "data" / "good_jobs"
 
@@ -44,7 +45,7 @@ def lines_of(wrong: object, **options: Any) -> tuple[str, ...]:
     return caught.value.lines()
 
 
-def test_every_field_of_a_document_arrives_in_the_job():
+def test_every_field_is_parsed():
     given = read("everything")
     job = jobfile.parse(given, require_template=True)
     assert job == Job(
@@ -79,7 +80,7 @@ def test_every_field_of_a_document_arrives_in_the_job():
         checkpoint=Checkpoint(
             signal="SIGUSR1",
             to="all",
-            confirm="log",
+            confirm=Confirmation.LOG,
             confirm_log="checkpoint written",
             path="/ckpt",
             shared=True,
@@ -97,7 +98,7 @@ def test_every_field_of_a_document_arrives_in_the_job():
     )
 
 
-def test_what_is_left_out_is_as_the_model_has_it():
+def test_omitted_fields_have_defaults():
     assert jobfile.parse(read("least")) == Job(
         id=JobId("least"),
         gpus=GpuDemand(options=(1,), requested=1, max_nodes=1),
@@ -105,7 +106,7 @@ def test_what_is_left_out_is_as_the_model_has_it():
     )
 
 
-def test_options_rise_and_a_range_holds_every_number_between():
+def test_options_are_sorted_and_ranges_expanded():
     for gpus, options in (
         ({"options": [4, 1, 2]}, (1, 2, 4)),
         ({"min": 2, "max": 5}, (2, 3, 4, 5)),
@@ -116,7 +117,7 @@ def test_options_rise_and_a_range_holds_every_number_between():
         assert demand.requested == options[-1]
 
 
-def test_a_job_whose_processes_cannot_find_each_other_stays_on_one_node_unless_told():
+def test_job_without_rendezvous_stays_on_one_node():
     def limit(**spec: Any) -> int | None:
         return jobfile.parse(document(**spec)).gpus.max_nodes
 
@@ -127,14 +128,14 @@ def test_a_job_whose_processes_cannot_find_each_other_stays_on_one_node_unless_t
     assert limit(gpus={"max": 16, "maxNodes": 2}, framework="jax") == 2
 
 
-def test_only_a_job_with_a_profile_shares_one():
+def test_job_type_needs_a_profile():
     training = {"iterations": 1, "batchSize": 64}
     assert jobfile.parse(document(training=training)).type == JobType("")
     typed = document(training=training, profile={"model": "bert"})
     assert jobfile.parse(typed).type == JobType("bert", "", 64)
 
 
-def test_what_kubernetes_adds_to_the_metadata_is_no_fault_either():
+def test_metadata_added_by_kubernetes_is_accepted():
     given = read("least")
     given["metadata"] |= {
         "uid": "f00",
@@ -146,13 +147,13 @@ def test_what_kubernetes_adds_to_the_metadata_is_no_fault_either():
     assert jobfile.parse(given) == jobfile.parse(read("least"))
 
 
-def test_only_what_runs_for_real_needs_a_template():
+def test_template_is_required_only_for_real_runs():
     assert jobfile.parse(read("least")).template == {}
     (line,) = lines_of(read("least"), require_template=True)
     assert line == "spec.template: it is missing; give a pod template"
 
 
-def test_a_problem_can_be_read_by_a_program_too():
+def test_problem_has_path_and_value():
     with pytest.raises(jobfile.JobFileError) as caught:
         jobfile.parse(document(gpus={"options": [1, 0]}), source="a.yaml")
     (problem,) = caught.value.problems
@@ -163,7 +164,7 @@ def test_a_problem_can_be_read_by_a_program_too():
     )
 
 
-def test_whatever_a_document_holds_its_problems_stay_one_line_each():
+def test_problems_are_one_printable_line_each():
     nasty = "a\nb\x00\u2028\u0085\x1b[31m" * 50
     wrong = document(framework=nasty, **{nasty: nasty}, progress={"log": f"({nasty}"})
     lines = lines_of(wrong)
@@ -173,7 +174,7 @@ def test_whatever_a_document_holds_its_problems_stay_one_line_each():
         assert len(line.splitlines()) == 1
 
 
-def test_lists_and_maps_of_any_length_are_refused_before_they_are_walked_through():
+def test_oversized_collections_are_refused():
     words = {f"label-{index}": "" for index in range(257)}
     labelled = read("least")
     labelled["metadata"]["labels"] = words
@@ -182,9 +183,6 @@ def test_lists_and_maps_of_any_length_are_refused_before_they_are_walked_through
     assert lines_of(long) == (
         "spec.checkpoint.command[0]: the string has 4097 characters, more than 4096; shorten it",
     )
-
-
-# --- changes --------------------------------------------------------------------------------
 
 
 def changed(path: str, value: Any) -> Job:
@@ -200,7 +198,7 @@ def changed(path: str, value: Any) -> Job:
     return jobfile.parse(given)
 
 
-def test_numbers_of_gpus_priority_and_limits_may_change_while_a_job_runs():
+def test_gpus_priority_and_limits_may_change():
     old = jobfile.parse(read("everything"))
     for path, value in (
         ("spec.gpus", {"min": 2, "max": 16, "types": ["A100"]}),
@@ -213,9 +211,9 @@ def test_numbers_of_gpus_priority_and_limits_may_change_while_a_job_runs():
         assert jobfile.change_problems(old, changed(path, value)) == [], path
 
 
-def test_what_the_running_processes_were_made_from_may_not_change():
+def test_fixed_fields_may_not_change():
     old = jobfile.parse(read("everything"))
-    for path, value, told in (
+    for path, value, field in (
         ("spec.framework", "jax", "spec.framework"),
         ("spec.training.target.value", 0.95, "spec.training.target.value"),
         ("spec.profile", None, "spec.profile"),
@@ -224,12 +222,12 @@ def test_what_the_running_processes_were_made_from_may_not_change():
         ("spec.auxiliaries.0.replicas", 3, "spec.auxiliaries[0].replicas"),
     ):
         (problem,) = jobfile.change_problems(old, changed(path, value))
-        assert problem.path == told
+        assert problem.path == field
         assert "cannot change while the job runs, because " in problem.message
         assert problem.remedy == "change it back, or cancel the job and submit it again"
 
 
-def test_a_job_cannot_become_another():
+def test_name_may_not_change():
     old = jobfile.parse(read("everything"))
     (problem,) = jobfile.change_problems(old, changed("metadata.name", "bert"))
     assert problem.line() == (

@@ -32,7 +32,7 @@ def steps(*states, **rest):
     return [step for step in plan(*states, **rest).steps if not isinstance(step, Wait)]
 
 
-def test_it_neither_grows_nor_makes_room_for_gain():
+def test_unsaved_job_is_not_reshaped_for_gain():
     newcomers = [state(f"new-{n}", order=n) for n in range(1, 4)]
     for name, gpus in itertools.product(ELASTIC, (4, 2)):
         done = steps(unsaved(), *newcomers, gpus=gpus, policy=name)
@@ -41,7 +41,7 @@ def test_it_neither_grows_nor_makes_room_for_gain():
         assert taken.isdisjoint({0, 1})
 
 
-def test_the_same_job_is_reshaped_where_a_checkpoint_saves_it():
+def test_saved_job_is_reshaped():
     grown = steps(replace(unsaved(), unsaved_from=None))
     assert [type(step) for step in grown] == [Reshape]
 
@@ -52,11 +52,11 @@ def in_its_pod(**known):
     return state("old", iterations_done=400.0, lost_if_stopped=True, **known)
 
 
-def test_one_whose_work_ends_with_its_pod_is_reshaped_in_place():
+def test_job_with_work_in_its_pod_is_reshaped_in_place():
     assert [type(step) for step in steps(in_its_pod(holds={"n0": (0, 1)}))] == [Reshape]
 
 
-def test_one_whose_work_ends_with_its_pod_is_stopped_only_for_a_higher_priority():
+def test_job_with_work_in_its_pod_stops_only_for_priority():
     def stop(old, *, priority):
         short = state("short", options=(4,), order=1, iterations_total=10.0, priority=priority)
         both = (replace(old, iterations_total=1e6), short)
@@ -78,7 +78,7 @@ def trains(**known):
     return unsaved(speed=10.0, iterations_total=1000.0, observed_at=100.0, **known)
 
 
-def test_newer_jobs_pass_one_that_needs_what_others_keep_until_it_has_waited_long():
+def test_newer_jobs_pass_a_blocked_one_until_it_waited_long():
     def waits_since(submitted):
         rest = {"order": 1, "submitted_at": submitted, "iterations_total": 10.0}
         wide = state("wide", options=(4,), **rest)
@@ -101,7 +101,7 @@ LEAVE = ["fifo", "gang-fifo", "srtf", "srsf", "tiresias", "adaptive", "optimus",
 TAKE = ["foresight", "max-min", "hdf", "lyra", "themis", "srtf-e"]
 
 
-def test_only_a_policy_that_stops_a_lower_priority_stops_one_that_nothing_saves():
+def test_only_preempting_policies_stop_an_unsaved_job():
     old = unsaved(options=(4,), holds={"n0": (0, 1, 2, 3)})
     first = state("first", options=(2,), order=1, priority=5)
     saved = replace(old, unsaved_from=None)
@@ -111,7 +111,7 @@ def test_only_a_policy_that_stops_a_lower_priority_stops_one_that_nothing_saves(
 
 
 @pytest.mark.parametrize("limits", [{}, {"other": 100}, {"team": 9, "other": 1}])
-def test_limits_keep_a_higher_priority_from_nothing_that_they_allow(limits):
+def test_limits_do_not_hinder_an_allowed_preemption(limits):
     world = make_snapshot(
         make_cluster(n0=8),
         unsaved("team/old", options=(5,), holds={"n0": (0, 1, 2, 3, 4)}),
@@ -124,7 +124,7 @@ def test_limits_keep_a_higher_priority_from_nothing_that_they_allow(limits):
     assert [(type(s), s.job) for s in done] == [(Stop, "team/old"), (Start, "team/urgent")]
 
 
-def test_a_job_beyond_its_namespace_takes_no_kept_gpus():
+def test_job_beyond_its_limit_takes_no_kept_gpus():
     world = make_snapshot(
         make_cluster(n0=8),
         unsaved("other/old", options=(5,), holds={"n0": (0, 1, 2, 3, 4)}),
@@ -136,7 +136,7 @@ def test_a_job_beyond_its_namespace_takes_no_kept_gpus():
     assert [(type(s), s.cause.code) for s in made.steps] == [(Wait, CauseCode.NAMESPACE_LIMIT)]
 
 
-def test_one_that_finds_no_room_even_so_blocks_no_other_of_higher_priority():
+def test_job_without_room_does_not_block_lower_priorities():
     peer = unsaved("peer", options=(2,), holds={"n0": (2, 3)}, order=1, priority=9)
     huge = state("huge", options=(4,), order=2, priority=9, submitted_at=0.0)
     small = state("small", options=(2,), order=3, priority=4)
@@ -144,7 +144,7 @@ def test_one_that_finds_no_room_even_so_blocks_no_other_of_higher_priority():
     assert [(type(step), step.job) for step in done] == [(Stop, "old"), (Start, "small")]
 
 
-def test_those_go_for_a_higher_priority_that_lose_least_and_no_more_than_needed():
+def test_cheapest_sufficient_jobs_are_preempted():
     losers = [
         replace(unsaved("long", holds={"n0": (0, 1)}, order=0), iterations_done=900.0),
         replace(unsaved("short", holds={"n0": (2, 3)}, order=1), iterations_done=10.0),
@@ -159,7 +159,7 @@ def test_those_go_for_a_higher_priority_that_lose_least_and_no_more_than_needed(
     assert done[1].after == (JobId("short"),)
 
 
-def test_what_it_keeps_counts_for_its_namespace():
+def test_kept_gpus_count_for_the_namespace():
     world = make_snapshot(
         make_cluster(n0=4), unsaved("team/old"), state("team/new", order=1), profiles=PROFILES
     )
@@ -170,12 +170,12 @@ def test_what_it_keeps_counts_for_its_namespace():
     assert [step.placement.gpus for step in started] == [1]
 
 
-def test_a_user_who_changes_its_sizes_has_it_changed():
+def test_unsaved_job_is_reshaped_when_its_user_edits_it():
     done = steps(unsaved(options=(1, 4)))
     assert [(type(step), step.new.gpus) for step in done] == [(Reshape, 4)]
 
 
-def test_a_policy_remembers_a_job_that_it_is_not_asked_about():
+def test_policy_remembers_a_kept_job():
     kept = replace(unsaved(holds={"n0": (0, 1, 2, 3)}), iterations_total=1e6)
     short = state("short", options=(4,), order=1, iterations_total=10.0)
     first = plan(kept, short, policy="foresight", now=500.0)

@@ -1,4 +1,4 @@
-"""How many processes a job starts where it does not say so, and what is seen of launchers."""
+"""The default number of processes of a job, and the recognition of launchers."""
 
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,14 @@ def processes(**spec: Any) -> str:
     return jobfile.parse(make_document(**spec)).processes
 
 
-def test_processes_that_are_told_no_rank_are_one_for_each_node():
+def test_processes_without_rank_default_to_per_node():
     assert processes() == "perNode"
     assert processes(framework="none") == "perNode"
     assert processes(framework="none", processes="perGpu") == "perGpu"
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "horovod", "jax"])
-def test_processes_that_are_told_their_ranks_are_one_for_each_gpu(framework: str):
+def test_processes_with_rank_default_to_per_gpu(framework: str):
     assert processes(framework=framework) == "perGpu"
     assert processes(framework=framework, processes="perNode") == "perNode"
 
@@ -70,22 +70,22 @@ def test_processes_that_are_told_their_ranks_are_one_for_each_gpu(framework: str
         (["bash", "-c"], ""),
     ],
 )
-def test_launchers_are_recognised_by_what_is_run(command: list[str], launcher: str):
+def test_launcher_is_recognised_in_commands(command: list[str], launcher: str):
     assert launcher_of(make_template(*command)) == launcher
 
 
-def test_arguments_of_a_container_are_a_part_of_its_command():
+def test_container_arguments_belong_to_the_command():
     assert launcher_of(make_template("bash", "-c", args=["torchrun x.py"])) == "torchrun"
 
 
 @pytest.mark.parametrize(
     "template", [None, "", {}, {"spec": []}, {"spec": {"containers": [1, {"name": "trainer"}]}}]
 )
-def test_a_template_without_a_command_starts_no_launcher(template: object):
+def test_template_without_command_has_no_launcher(template: object):
     assert launcher_of(template) == ""
 
 
-def test_a_launcher_is_started_once_for_each_node_and_its_user_is_notified():
+def test_launcher_runs_once_per_node_with_a_notice():
     spec = {"framework": "pytorch", "template": make_template("torchrun", "train.py")}
     assert processes(**spec) == "perNode"
     assert notice_of(spec).startswith("spec.processes is perNode, because torchrun starts")
@@ -105,14 +105,14 @@ def test_a_launcher_is_started_once_for_each_node_and_its_user_is_notified():
         (["python", "train.py", "--num-gpus", "2"], ""),
     ],
 )
-def test_a_fixed_number_of_processes_is_named(command: list[str], fixed: str):
+def test_fixed_process_count_is_named(command: list[str], fixed: str):
     spec = {"gpus": {"options": [1, 2, 4]}, "template": make_template(*command)}
     notice = notice_of(spec)
     assert notice.startswith(f"{fixed} stays the same when") if fixed else notice == ""
     assert notice_of({**spec, "gpus": {"options": [2]}}) == ""
 
 
-def test_a_launcher_for_each_gpu_is_refused_with_the_remedy():
+def test_launcher_per_gpu_is_refused():
     spec = {
         "framework": "pytorch",
         "processes": "perGpu",

@@ -1,4 +1,4 @@
-"""The page about the limits of policies: it has every law, and its examples break them."""
+"""The page about policies lists every law, and its examples break them."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ from dljob.core import cycle
 from dljob.core.checking import BrokenLaw, Law
 from dljob.core.contract import Decision, Share
 from dljob.core.placement.limits import NamespaceLimits
-from tests.builders import make_cluster, make_snapshot, make_state, tell
+from tests.builders import make_cluster, make_policy, make_snapshot, make_state
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 
@@ -30,17 +30,17 @@ def list_examples() -> list[tuple[str, str]]:
     return [(law, shares[1]) for law, shares in found if shares is not None]
 
 
-def test_the_page_says_of_every_law_what_it_demands_and_what_breaks_it():
+def test_page_lists_every_law():
     assert list(read_rows()) == [law.value for law in Law]
 
 
-def test_a_law_without_shares_that_break_it_says_that_a_policy_cannot():
+def test_law_without_example_says_a_policy_cannot_break_it():
     for law, row in read_rows().items():
         assert ("A policy cannot do that" in row["example"]) != (law in dict(list_examples()))
 
 
 @pytest.mark.parametrize(("law", "shares"), list_examples())
-def test_the_example_of_a_law_breaks_it(law, shares):
+def test_example_of_a_law_breaks_it(law, shares):
     snapshot = make_snapshot(
         make_cluster(n1=4, n2=4),
         make_state("old", holds={"n1": (0, 1, 2, 3)}),
@@ -51,5 +51,5 @@ def test_the_example_of_a_law_breaks_it(law, shares):
     )
     snapshot = replace(snapshot, limits=NamespaceLimits(max_gpus={"team": 2}))
     decision = Decision(eval(shares, {"Share": Share}))  # noqa: S307 - it is our own page
-    with pytest.raises(BrokenLaw, match=f"Policy 'told' broke the law \"{law}\" at t=60 s: job "):
-        cycle.schedule(snapshot, tell(decision))
+    with pytest.raises(BrokenLaw, match=f"Policy 'fake' broke the law \"{law}\" at t=60 s: job "):
+        cycle.schedule(snapshot, make_policy(decision))

@@ -47,10 +47,7 @@ def forecast(online, target, *, offline=(), asked=None) -> Forecast:
     return predict_iterations(offline, online, target=target, asked=asked)
 
 
-# --- curves that are what the fit takes them for
-
-
-def test_a_loss_that_falls_like_optimus_is_foreseen():
+def test_falling_loss_is_forecast():
     reached = (1.0 / (0.5 - 0.3) - 0.4) / 0.002
     seen = forecast(points_of(loss_at, 1000), falling(0.5))
     assert seen.iterations == pytest.approx(reached, rel=0.05)
@@ -58,13 +55,13 @@ def test_a_loss_that_falls_like_optimus_is_foreseen():
     assert seen.high >= reached * 0.98
 
 
-def test_an_accuracy_that_rises_likewise_is_foreseen():
+def test_rising_accuracy_is_forecast():
     reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
     seen = forecast(points_of(accuracy_at, 500, step=20), rising(0.85))
     assert seen.iterations == pytest.approx(reached, rel=0.02)
 
 
-def test_noise_moves_a_forecast_a_little_and_its_range_says_so():
+def test_noise_widens_the_range():
     reached = (1.0 / (0.93 - 0.85) - 1.2) / 0.01
     for seed in range(3):
         seen = forecast(points_of(accuracy_at, 700, step=10, noise=0.005, seed=seed), rising(0.85))
@@ -72,7 +69,7 @@ def test_noise_moves_a_forecast_a_little_and_its_range_says_so():
         assert seen.low <= reached <= seen.high
 
 
-def test_outliers_move_a_forecast_hardly():
+def test_outliers_barely_matter():
     points = points_of(accuracy_at, 500, step=20)
     points[7] = points[7]._replace(value=0.0)
     points[15] = points[15]._replace(value=0.84)
@@ -80,10 +77,7 @@ def test_outliers_move_a_forecast_hardly():
     assert forecast(points, rising(0.85)).iterations == pytest.approx(reached, rel=0.1)
 
 
-# --- what cannot be reached, and what is reached already
-
-
-def test_a_target_beyond_the_limit_is_out_of_reach():
+def test_target_beyond_the_limit_is_unreachable():
     seen = forecast(points_of(accuracy_at, 3000, step=50), rising(0.99))
     assert seen.iterations == math.inf
     assert seen.high == math.inf
@@ -91,46 +85,43 @@ def test_a_target_beyond_the_limit_is_out_of_reach():
     assert seen.confidence <= 0.05
 
 
-def test_a_metric_that_does_not_move_never_arrives():
+def test_flat_metric_never_arrives():
     flat = [AccuracyPoint(float(k), 0.1) for k in range(10)]
     assert forecast(flat, rising(0.5)).iterations == math.inf
     assert forecast(flat, falling(0.05)).iterations == math.inf
 
 
-def test_a_target_that_was_reached_is_certain():
+def test_reached_target_is_certain():
     points = points_of(accuracy_at, 2000, step=100)
     first = next(point.iteration for point in points if point.value >= 0.85)
     assert forecast(points, rising(0.85)) == (first, first, first, 1.0)
 
 
-def test_a_target_must_be_reached_as_often_in_a_row_as_patience_says():
+def test_target_needs_patience_in_a_row():
     values = [0.5, 0.9, 0.5, 0.9, 0.9, 0.9]
     points = [AccuracyPoint(10.0 * i, value) for i, value in enumerate(values)]
     assert forecast(points, rising(0.8, patience=3)).iterations == 50.0
     assert forecast(points[:5], rising(0.8, patience=3)).confidence < 1.0
 
 
-def test_what_was_not_reached_so_far_comes_later():
+def test_unreached_target_lies_ahead():
     # The curve says that the target lies behind, but it was never reported.
     points = [AccuracyPoint(k, min(v, 0.8)) for k, v in points_of(accuracy_at, 1000, step=20)]
     assert forecast(points, rising(0.801)).iterations > points[-1].iteration
 
 
-# --- offline points first
-
-
-def test_without_points_only_what_was_asked_is_known():
+def test_without_points_only_the_request_is_known():
     assert forecast([], rising(0.9), asked=500) == (500.0, 0.0, 500.0, 0.0)
     assert forecast([], rising(0.9)) == (math.inf, 0.0, math.inf, 0.0)
 
 
-def test_two_points_are_not_enough():
+def test_two_points_are_too_few():
     two = [AccuracyPoint(10.0, 0.1), AccuracyPoint(20.0, 0.2)]
     assert forecast(two, rising(0.9)).confidence == 0.0
     assert forecast(two, rising(0.9)).low == 20.0
 
 
-def test_what_the_job_reports_outweighs_what_others_reported():
+def test_own_reports_outweigh_those_of_others():
     def slower(k: float) -> float:
         return accuracy_at(k / 2)
 
@@ -139,9 +130,6 @@ def test_what_the_job_reports_outweighs_what_others_reported():
     reached = 2 * (1.0 / (0.93 - 0.85) - 1.2) / 0.01
     seen = forecast(online, rising(0.85), offline=offline)
     assert seen.iterations == pytest.approx(reached, rel=0.1)
-
-
-# --- anything at all
 
 
 VALUES = st.one_of(
@@ -162,9 +150,7 @@ POINTS = st.lists(
     st.sampled_from(Direction),
     st.one_of(st.none(), st.integers(1, 10**6)),
 )
-def test_whatever_is_reported_there_is_a_forecast(
-    offline, online, value, patience, direction, asked
-):
+def test_any_report_gives_a_valid_forecast(offline, online, value, patience, direction, asked):
     target = Target(metric="m", value=value, patience=patience, direction=direction)
     seen = predict_iterations(offline, online, target=target, asked=asked)
     assert 0.0 <= seen.low <= seen.iterations <= seen.high
@@ -190,7 +176,7 @@ def test_no_fitted_term_is_negative(values, last):
     ),
     st.floats(0.0, 0.04),
 )
-def test_the_closed_form_is_what_the_solver_finds(points, limit):
+def test_closed_form_matches_the_solver(points, limit):
     k, values, weights = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     x = k / 100.0
     (b0,), (b1,), _ = _fit_to_limits(
@@ -204,26 +190,23 @@ def test_the_closed_form_is_what_the_solver_finds(points, limit):
     assert ours == pytest.approx(best, rel=1e-6, abs=1e-9)
 
 
-# --- real learning curves
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("application", ["cifar10", "deepspeech2"])
-def test_real_smooth_curves_are_foreseen_at_half(application):
+def test_real_smooth_curves_are_forecast_at_half(application):
     found = outcomes(application, 0.5)
     assert len(found) >= 10
     assert median(outcome.error for outcome in found) <= 0.15
 
 
 @pytest.mark.slow
-def test_real_curves_with_steps_are_not_foreseen_and_the_confidence_says_so():
+def test_real_stepped_curves_have_low_confidence():
     found = outcomes("imagenet", 0.5)
     assert median(outcome.error for outcome in found) > 0.3
     assert median(outcome.seen.confidence for outcome in found) < 0.1
 
 
 @pytest.mark.slow
-def test_on_real_curves_confidence_tells_good_forecasts_from_bad_ones():
+def test_confidence_separates_good_forecasts_from_bad():
     found = [
         outcome
         for application in ("cifar10", "deepspeech2", "imagenet", "yolov3")

@@ -1,4 +1,4 @@
-"""The table of phases: every phase against every event, and what the table as a whole keeps."""
+"""The table of phases: every phase with every event, and the properties of the whole table."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from dljob.core.lifecycle import BEGIN, FINAL, TABLE, Event, IllegalEvent, advance, draw
 from dljob.core.model import Phase
 
-# Said once more, in another form than in the module, so that a slip in the table is seen.
+# The same table in another form, so that a slip in the module shows.
 EXPECTED = {
     #                  Submitted    Queued       Initialized  Running      Adjusting    Suspended
     Event.PASSED_OVER: "Queued       Queued       -            -            -            -",
@@ -26,12 +26,12 @@ OPEN_PHASES = ("Submitted", "Queued", "Initialized", "Running", "Adjusting", "Su
 
 def expected_end(phase: Phase, event: Event) -> str:
     if phase in FINAL:
-        told_again = {Phase.COMPLETED: Event.FINISHED, Phase.FAILED: Event.FAILED}[phase]
-        return phase.value if event is told_again else "-"
+        repeated = {Phase.COMPLETED: Event.FINISHED, Phase.FAILED: Event.FAILED}[phase]
+        return phase.value if event is repeated else "-"
     return EXPECTED[event].split()[OPEN_PHASES.index(phase.value)]
 
 
-def test_every_event_in_every_phase_leads_where_it_should_or_is_refused():
+def test_every_event_advances_or_is_illegal():
     for phase, event in itertools.product(Phase, Event):
         end = expected_end(phase, event)
         if end == "-":
@@ -42,21 +42,21 @@ def test_every_event_in_every_phase_leads_where_it_should_or_is_refused():
             continue
         once = advance(phase, event)
         assert once is Phase(end)
-        # News may come twice, but for a change of a field of the spec.
+        # Events may come twice, except a change of a field of the spec.
         assert event is Event.RESUMED or advance(once, event) is once
 
 
-def test_a_final_phase_has_no_way_out_and_the_others_can_reach_both():
+def test_final_phases_are_final_and_reachable():
     assert {Phase.COMPLETED, Phase.FAILED} == FINAL
     for phase in set(Phase) - FINAL:
         assert reachable(phase) >= FINAL
 
 
-def test_every_phase_can_be_reached_from_the_first():
+def test_every_phase_is_reachable():
     assert reachable(BEGIN) == set(Phase)
 
 
-def test_the_picture_has_every_way_of_the_table_and_no_other():
+def test_diagram_matches_the_table():
     arrows = {
         tuple(line.split(":")[0].split(" --> "))
         for line in draw().splitlines()

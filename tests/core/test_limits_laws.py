@@ -1,13 +1,12 @@
 """
-The needs of pods and the limits of namespaces: held for every policy by judges of their own.
+Every policy respects the needs of pods and the limits of namespaces.
 
-The judges know nothing of how it is done: they add up what each plan leads to, in worlds where pods come
-to nodes that others use and jobs end one after the other.
+The checks here do not use the product's code: they add up the effect of each plan, while pods start on
+nodes that others use and jobs end one after the other.
 """
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -22,8 +21,7 @@ from dljob.core.planning import Plan, Reshape, Start, Stop, Wait
 from dljob.sim import policies
 from tests.builders import make_node, make_snapshot, make_state
 from tests.core.examples import few_examples
-
-every_policy = pytest.mark.parametrize("name", policies.NAMES)
+from tests.core.test_policies_laws import every_policy, placement_after, with_states
 
 NODES = ("n0", "n1", "n2", "n3")
 NAMESPACES = ("red", "blue", "free")
@@ -34,7 +32,7 @@ KINDS = [
     for nodes in (None, frozenset({"n0", "n1"}), frozenset({"n2"}))
 ]
 AWAKE = 40
-"""More rounds than any world here takes."""
+"""More rounds than any world here needs."""
 
 
 def draw_world(seed: int) -> Snapshot:
@@ -67,7 +65,7 @@ worlds = st.integers(0, 4000).map(draw_world)
 
 
 def carry_out(plan: Plan, snapshot: Snapshot) -> Snapshot:
-    """Do what the plan says; pods of those that lose a node are gone at once."""
+    """Carry the plan out; the pods of a job that loses a node are gone at once."""
     states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
     nodes = {node.name: node for node in snapshot.cluster.nodes}
     for step in plan.steps:
@@ -75,13 +73,7 @@ def carry_out(plan: Plan, snapshot: Snapshot) -> Snapshot:
         if isinstance(step, Wait):
             states[step.job] = replace(state, waiting=step.cause)
             continue
-        placement = (
-            None
-            if isinstance(step, Stop)
-            else step.placement
-            if isinstance(step, Start)
-            else step.new
-        )
+        placement = None if isinstance(step, Stop) else placement_after(step)
         had = set(state.placement.nodes) if state.placement is not None else set()
         has = set(placement.nodes) if placement is not None else set()
         for node in had ^ has:
@@ -89,7 +81,9 @@ def carry_out(plan: Plan, snapshot: Snapshot) -> Snapshot:
             nodes[node] = charged(nodes[node], state, sign)
         gang = 0 if isinstance(step, Stop) else step.gang
         states[step.job] = replace(state, placement=placement, gang=gang, waiting=None)
-    return with_states(snapshot, states.values(), Cluster(nodes.values()), plan.policy_state)
+    return with_states(
+        snapshot, states.values(), cluster=Cluster(nodes.values()), policy_state=plan.policy_state
+    )
 
 
 def charged(node: Node, state: JobState, sign: int) -> Node:
@@ -97,19 +91,6 @@ def charged(node: Node, state: JobState, sign: int) -> Node:
     asked = dict(state.needs.amounts) if state.needs is not None else {}
     return replace(
         node, free={name: amount + sign * asked.get(name, 0) for name, amount in node.free.items()}
-    )
-
-
-def with_states(
-    snapshot: Snapshot, states: Iterable[JobState], cluster: Cluster, policy_state: object
-) -> Snapshot:
-    ordered = sorted(states, key=lambda state: state.order)
-    return replace(
-        snapshot,
-        cluster=cluster,
-        running=tuple(state for state in ordered if state.placement is not None),
-        pending=tuple(state for state in ordered if state.placement is None),
-        policy_state=policy_state,
     )
 
 
@@ -122,7 +103,7 @@ def gpus_by_namespace(snapshot: Snapshot) -> Counter[str]:
 
 
 def judge(snapshot: Snapshot) -> None:
-    """Hold that no node has more pods than it has room for, and no namespace more than it may."""
+    """No node has more pods than room, and no namespace more GPUs than its limit."""
     for node in snapshot.cluster.nodes:
         assert node.free is not None
         assert min(node.free.values()) >= 0, f"{node.name} is overfull"
@@ -138,7 +119,7 @@ def judge(snapshot: Snapshot) -> None:
 @every_policy
 @few_examples(15)
 @given(worlds)
-def test_no_node_is_overfull_and_no_namespace_has_too_much(name, snapshot):
+def test_nodes_and_namespaces_stay_within_limits(name, snapshot):
     policy = policies.make(name)
     for _ in range(4):
         snapshot = carry_out(cycle.schedule(snapshot, policy), snapshot)
@@ -146,7 +127,7 @@ def test_no_node_is_overfull_and_no_namespace_has_too_much(name, snapshot):
 
 
 def edited(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """Some users change what numbers of GPUs their jobs may have, whether these run or wait."""
+    """Some users change the allowed numbers of GPUs of their running or waiting jobs."""
 
     def edit(state: JobState) -> JobState:
         if rng.random() < 0.6:
@@ -156,13 +137,13 @@ def edited(snapshot: Snapshot, rng: random.Random) -> Snapshot:
         return replace(state, job=replace(state.job, gpus=demand))
 
     states = [edit(state) for state in (*snapshot.running, *snapshot.pending)]
-    return with_states(snapshot, states, snapshot.cluster, snapshot.policy_state)
+    return with_states(snapshot, states)
 
 
 @every_policy
 @few_examples(15)
 @given(worlds, st.integers(0, 10**6))
-def test_edits_of_jobs_that_run_break_no_law(name, snapshot, seed):
+def test_edits_of_running_jobs_break_no_law(name, snapshot, seed):
     policy, rng = policies.make(name), random.Random(seed)
     for _ in range(6):
         snapshot = carry_out(cycle.schedule(snapshot, policy), snapshot)
@@ -171,7 +152,7 @@ def test_edits_of_jobs_that_run_break_no_law(name, snapshot, seed):
         snapshot = edited(snapshot, rng)
 
 
-def test_a_job_that_is_to_grow_beyond_the_limit_of_its_namespace_waits_until_it_may():
+def test_growth_beyond_the_namespace_limit_waits():
     jobs = [
         make_state("red/a", options=(4, 8), holds={"n0": (0, 1)}),
         make_state("red/b", options=(6,), holds={"n0": (2, 3, 4, 5, 6, 7)}, order=1),
@@ -186,7 +167,7 @@ def test_a_job_that_is_to_grow_beyond_the_limit_of_its_namespace_waits_until_it_
 
 
 def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool:
-    """Return whether some nodes that take its pods have GPUs enough without any other job."""
+    """Whether the nodes that take its pods have enough GPUs if no other job runs."""
     limits, namespace = snapshot.limits, namespace_of(state.id)
     highest, limit = limits.priority_of(namespace), limits.gpus_of(namespace)
     if (highest is not None and state.job.priority > highest) or (
@@ -205,12 +186,11 @@ def could_run_alone(state: JobState, snapshot: Snapshot, empty: Cluster) -> bool
     return gpus >= state.least
 
 
-# kube-pods is left out: it shows that some jobs wait for ever, and rigid ones may ask for more than
-# they get.
+# kube-pods is left out, because under it some jobs wait for ever by design.
 @pytest.mark.parametrize("name", sorted(set(policies.NAMES) - {"kube-pods"}))
 @few_examples(15)
 @given(worlds)
-def test_whoever_could_run_does_before_all_others_have_ended(name, snapshot):
+def test_every_job_that_could_run_does(name, snapshot):
     # A policy that decides in rounds holds one whenever time passes here.
     rounds = {"period_seconds": "100"} if "period_seconds" in policies.options_of(name) else {}
     policy, empty = policies.make(name, rounds), snapshot.cluster
@@ -227,10 +207,7 @@ def test_whoever_could_run_does_before_all_others_have_ended(name, snapshot):
         gone = set(first.placement.nodes)
         nodes = [charged(n, first, 1) if n.name in gone else n for n in snapshot.cluster.nodes]
         left = [s for s in (*snapshot.running, *snapshot.pending) if s.id != first.id]
-        snapshot = replace(
-            with_states(snapshot, left, Cluster(nodes), snapshot.policy_state),
-            now=snapshot.now + 100.0,
-        )
+        snapshot = with_states(snapshot, left, cluster=Cluster(nodes), now=snapshot.now + 100.0)
     assert not snapshot.running
     assert ran == able
     codes = {s.waiting.code for s in snapshot.pending if s.waiting is not None}
@@ -247,7 +224,7 @@ def steps_of(snapshot, name="adaptive"):
     return {step.job: step for step in cycle.schedule(snapshot, policies.make(name)).steps}
 
 
-def test_jobs_of_a_namespace_make_room_for_each_other_and_nobody_is_stopped():
+def test_jobs_of_a_namespace_make_room_for_each_other():
     old = make_state("red/old", options=(1, 2, 4), holds={"n0": (0, 1, 2, 3)})
     world = make_snapshot(Cluster([make_node("n0", 8)]), old, make_state("red/new", options=(1, 2)))
     steps = steps_of(replace(world, limits=NamespaceLimits(max_gpus={"red": 4})))
@@ -256,7 +233,7 @@ def test_jobs_of_a_namespace_make_room_for_each_other_and_nobody_is_stopped():
     assert steps["red/old"].new.gpus + steps["red/new"].placement.gpus <= 4
 
 
-def test_a_lower_limit_shrinks_jobs_to_their_least_and_stops_none():
+def test_lower_limit_shrinks_but_stops_no_job():
     jobs = [
         make_state("red/a", options=(2, 4), holds={"n0": (0, 1, 2, 3)}),
         make_state("red/b", options=(1, 2), holds={"n0": (4, 5)}),
@@ -266,7 +243,7 @@ def test_a_lower_limit_shrinks_jobs_to_their_least_and_stops_none():
     assert [steps["red/a"].new.gpus, steps["red/b"].new.gpus] == [2, 1]
 
 
-def test_a_job_of_a_limited_namespace_is_not_in_the_way_of_others():
+def test_limited_namespace_does_not_block_others():
     world = make_snapshot(
         Cluster([make_node("n0", 2)]),
         make_state("red/first", options=(2,)),
@@ -279,7 +256,7 @@ def test_a_job_of_a_limited_namespace_is_not_in_the_way_of_others():
         assert steps["red/first"].cause.code is CauseCode.NAMESPACE_LIMIT
 
 
-def test_gpus_that_a_policy_held_back_for_a_pod_without_room_go_to_others_at_once():
+def test_gpus_held_for_a_pod_without_room_are_released():
     needs = Needs((("cpu", 2000),))
     first, second = (make_state(name, options=(2,), needs=needs) for name in ("first", "second"))
     world = make_snapshot(

@@ -1,4 +1,4 @@
-"""The true speed of a training and the costs of its starts, even if reports arrive late."""
+"""The true speed of a training and the costs of its starts are learnt, even if reports are late."""
 
 import math
 from dataclasses import dataclass, replace
@@ -22,15 +22,15 @@ START_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Training:
-    """One start of a training, as it truly is."""
+    """One start of a training, with its true speed."""
 
     speed: float
     initialization_s: float
     found: int = 0
-    """How many iterations were done before."""
+    """Iterations done before the start."""
     generation: int = 1
     is_new_pod: bool = False
-    """The SideCar of a new pod reports nothing about the work that was done before."""
+    """A new pod's SideCar does not report earlier iterations."""
 
     @property
     def begins_at(self) -> float:
@@ -75,7 +75,7 @@ def entry(generation: int = 1) -> Entry:
 
 
 def hear(lessons: SpeedSamples, training: Training, times: list[float]):
-    """Let it be heard at these times after its processes were there; returns what is learnt."""
+    """Report the training at these times after the start of its processes; return the lessons."""
     learnt = []
     for time in times:
         now = ORDERED_AT + START_SECONDS + time
@@ -85,7 +85,7 @@ def hear(lessons: SpeedSamples, training: Training, times: list[float]):
 
 
 def costs(learnt) -> list[CostSeen]:
-    """How long starts took, without what was told before the speed was known."""
+    """The costs of starts, without those that were replaced later."""
     return [
         seen
         for lesson in learnt
@@ -99,7 +99,7 @@ def costs(learnt) -> list[CostSeen]:
     st.floats(START_SECONDS, 30.0),
     st.lists(st.floats(0.01, 3.0), min_size=2, max_size=30),
 )
-def test_the_start_of_the_processes_is_timed_however_late_it_is_heard(speed, seconds, pauses):
+def test_start_is_timed_despite_late_reports(speed, seconds, pauses):
     training = Training(speed, seconds)
     times, at = [0.0], seconds - START_SECONDS
     for pause in pauses:
@@ -117,7 +117,7 @@ def test_the_start_of_the_processes_is_timed_however_late_it_is_heard(speed, sec
 
 
 @pytest.mark.parametrize("is_new_pod", [False, True])
-def test_a_start_goes_on_from_where_the_one_before_was(is_new_pod):
+def test_start_continues_from_the_previous_progress(is_new_pod):
     lessons = SpeedSamples()
     hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 2.0, 3.75])
     again = Training(5.0, 2.0, found=30, generation=2, is_new_pod=is_new_pod)
@@ -126,7 +126,7 @@ def test_a_start_goes_on_from_where_the_one_before_was(is_new_pod):
 
 
 @pytest.mark.parametrize("is_new_pod", [False, True])
-def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
+def test_start_after_a_fallback_is_timed_by_its_first_report(is_new_pod):
     lessons = SpeedSamples()
     hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 9.0])
     again = Training(5.0, 2.0, found=10, generation=2, is_new_pod=is_new_pod)
@@ -134,13 +134,13 @@ def test_a_start_that_falls_back_is_timed_by_what_it_tells_first(is_new_pod):
     assert seen.seconds == pytest.approx(2.0, abs=1.0 / 5.0 + 1e-3)
 
 
-def test_of_a_training_that_was_there_before_us_no_start_is_learnt():
+def test_no_start_is_learnt_of_an_older_training():
     lessons = hear(SpeedSamples(), Training(10.0, 1.0), [50.0, 51.0, 52.0])
     assert costs(lessons) == []
     assert [lesson.resumed for lesson in lessons] == [None] * 3
 
 
-def test_a_later_start_is_learnt_although_its_first_report_comes_with_a_speed():
+def test_start_is_learnt_if_its_first_report_has_a_speed():
     lessons = SpeedSamples()
     hear(lessons, Training(10.0, 1.0), [0.0, 2.0])
     (late,) = hear(lessons, Training(10.0, 1.0, generation=2, found=20), [6.0])
@@ -148,13 +148,13 @@ def test_a_later_start_is_learnt_although_its_first_report_comes_with_a_speed():
     assert late.resumed.generation == 2
 
 
-def test_a_start_that_is_first_heard_of_after_a_step_has_no_negative_cost():
+def test_late_first_report_has_no_negative_cost():
     (late,) = hear(SpeedSamples(), Training(0.1, 0.3), [12.0])
     assert late.resumed is not None
     assert late.resumed.lost_seconds == 0.0
 
 
-def test_speeds_are_true_although_progress_is_heard_late():
+def test_speeds_are_exact_despite_late_reports():
     training = Training(0.7, 1.0)
     learnt = hear(SpeedSamples(sample_seconds=10.0), training, [0.0, *range(2, 100, 3)])
     speeds = speeds_in(learnt)
@@ -184,13 +184,13 @@ def warm_up(lessons: SpeedSamples, *, until: float, generation: int = 1):
     return learnt
 
 
-def test_no_speed_is_learnt_while_a_start_warms_up():
+def test_no_speed_is_learnt_during_warm_up():
     speeds = speeds_in(warm_up(SpeedSamples(), until=25.0))
     assert {each.iterations_per_s for each in speeds} == {5.0}
     assert {each.replaces for each in speeds} == {0}
 
 
-def test_a_long_warm_up_is_forgotten_and_expected_of_the_next_start():
+def test_long_warm_up_is_forgotten_and_then_expected():
     lessons = SpeedSamples()
     first = speeds_in(warm_up(lessons, until=55.0))
     slow = [each for each in first if each.iterations_per_s == 1.0]
@@ -201,14 +201,14 @@ def test_a_long_warm_up_is_forgotten_and_expected_of_the_next_start():
     assert {each.iterations_per_s for each in again} == {5.0}
 
 
-def test_the_time_that_a_warm_up_loses_is_a_part_of_the_start():
+def test_warm_up_counts_as_part_of_the_start():
     plain, whole = costs(warm_up(SpeedSamples(), until=25.0))
     # The window of this training is exact, so the first 25 s are worth 5.
     assert whole.seconds - plain.seconds == pytest.approx(20.0, abs=1.0)
     assert whole.replaces == 1
 
 
-def test_the_trial_of_a_checkpoint_shows_what_saving_takes():
+def test_checkpoint_trial_measures_saving():
     lessons = SpeedSamples()
     state = Training(1.0, 0.5).state_at(ORDERED_AT + 5.0)
     tried = replace(state, trial=Trial(1, Saving.CONFIRMED, iteration=4, seconds=30.0))
@@ -221,7 +221,7 @@ def test_the_trial_of_a_checkpoint_shows_what_saving_takes():
     assert lessons.hear(entry(), NODE, failed, ORDERED_AT + 5.0).observations == ()
 
 
-def test_a_warm_up_that_ends_within_the_first_sample_is_a_part_of_the_start():
+def test_warm_up_within_the_first_sample_counts_as_start():
     lessons = SpeedSamples(sample_seconds=10.0)
     learnt = hear(lessons, Training(1.0, 2.0), [0.0, 3.0, 4.0])
     # From second 10 on it is four times as fast.
@@ -233,7 +233,7 @@ def test_a_warm_up_that_ends_within_the_first_sample_is_a_part_of_the_start():
     assert [each.iterations_per_s for each in speeds] == [4.0]
 
 
-def test_a_job_resumes_once_and_the_time_it_lost_is_told():
+def test_job_resumes_once_with_its_lost_time():
     learnt = hear(SpeedSamples(), Training(2.0, 3.0), [0.0, 1.0, 3.5, 4.0, 9.0])
     resumed = [lesson.resumed for lesson in learnt if lesson.resumed is not None]
     (only,) = resumed

@@ -1,4 +1,4 @@
-"""The multiple-choice knapsack over given options: exactly, against trying everything, and by one price of a GPU."""
+"""The multiple-choice knapsack: exact, against search, and by one price of a GPU."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ from dljob.core.policies.common.multiple_choice import (
 
 
 def make_options(chance: random.Random, most: int) -> tuple[Option, ...]:
-    """Options of one job with a concave worth, and now and then one that is out of line."""
+    """Options of one job with a nearly concave worth."""
     counts = sorted(chance.sample(range(1, most + 1), chance.randint(1, min(4, most))))
     price, power = chance.uniform(0.1, 3.0), chance.uniform(0.3, 1.0)
     worths = [price * gpus**power * chance.uniform(0.8, 1.0) for gpus in counts]
@@ -33,7 +33,7 @@ def sum_worths(options: Sequence[Option]) -> float:
     return sum(worth for _, _, worth in options)
 
 
-def test_the_exact_form_finds_what_trying_everything_finds():
+def test_exact_solution_matches_search():
     chance = random.Random(11)
     for _ in range(200):
         items = [make_options(chance, 6) for _ in range(chance.randint(1, 5))]
@@ -47,7 +47,7 @@ def test_the_exact_form_finds_what_trying_everything_finds():
         assert sum_worths(chosen) == pytest.approx(best)
 
 
-def test_the_form_for_large_clusters_is_never_over_and_hardly_below_the_exact_one():
+def test_price_solution_is_feasible_and_near_optimal():
     chance = random.Random(12)
     shares = []
     for _ in range(40):
@@ -60,7 +60,7 @@ def test_the_form_for_large_clusters_is_never_over_and_hardly_below_the_exact_on
     assert max(shares) <= 1.0 + 1e-9
 
 
-def test_the_form_for_large_clusters_is_exact_where_few_jobs_share_the_rest():
+def test_price_solution_is_exact_for_few_jobs():
     chance = random.Random(13)
     for _ in range(20):
         options = [make_options(chance, 8) for _ in range(20)]
@@ -80,7 +80,7 @@ def halve_with_all(items: Sequence[Options], capacity: int) -> float:
     return high
 
 
-def test_the_one_price_is_to_the_last_bit_what_halving_with_all_jobs_finds():
+def test_price_matches_plain_bisection():
     chance = random.Random(14)
     found: set[float] = set()
     for number in range(60):
@@ -97,7 +97,7 @@ def test_the_one_price_is_to_the_last_bit_what_halving_with_all_jobs_finds():
     assert len(found) > 30
 
 
-def test_with_no_gpu_left_over_the_one_price_says_all():
+def test_full_cluster_needs_only_the_price():
     options = [((0, 0, 0.0), (2, 2, 4.0 + n)) for n in range(4)]
     chosen = solve_by_price(options, 4)
     assert [gpus for gpus, _, _ in chosen] == [0, 0, 2, 2]

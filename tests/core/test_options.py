@@ -15,8 +15,9 @@ import pytest
 
 from dljob.core import cycle
 from dljob.core.contract import Policy
-from dljob.core.options import Bounds, Rule, declare, rules_of
+from dljob.core.options import Rising, declare, rules_of
 from dljob.sim import policies
+from dljob_wire.kinds import Flag, Kind, Number, OneOf, Whole
 from tests.builders import make_cluster, make_snapshot, make_state
 
 
@@ -25,7 +26,7 @@ class Case(NamedTuple):
 
     policy: str
     key: str
-    rule: Rule
+    rule: Kind
     text: str
 
 
@@ -39,57 +40,56 @@ def iter_cases(wrong: bool) -> Iterator[Case]:
             yield from (Case(name, key, rule, text) for text in texts)
 
 
-def iter_wrong(rule: Rule) -> Iterator[str]:
+def iter_wrong(rule: Kind) -> Iterator[str]:
     yield from NONSENSE
-    match rule.default:
-        case bool():
-            yield from ("1", "0", "yes", "True")
-        case str():
+    match rule:
+        case Flag():
+            yield from ("1", "0", "yes")
+        case OneOf():
             yield from (word.upper() for word in rule.words)
-        case _:
-            step = 1.0 if isinstance(rule.default, int) else 1e-6
-            yield from (write(rule, bound) for bound in iter_beyond(rule.bounds, step))
-    if type(rule.default) is int:
+        case Whole():
+            step = 1.0 if is_whole(rule) else 1e-6
+            yield from (write(rule, bound) for bound in iter_beyond(rule, step))
+    if is_whole(rule):
         yield from ("1.5", "1e1", str(10**400))
-    if isinstance(rule.default, tuple):
+    if isinstance(rule, Rising):
         yield from ("2,1", "1,1", "1,nan", "1,inf", "1,", ",", "0,1", "-1,1")
 
 
-def iter_beyond(bounds: Bounds, step: float) -> Iterator[float]:
+def iter_beyond(rule: Whole, step: float) -> Iterator[float]:
     """The nearest numbers that are out of range, and far ones."""
-    if bounds.at_least is not None:
-        yield from (bounds.at_least - step, bounds.at_least - 1e9)
-    if bounds.above is not None:
-        yield from (bounds.above, bounds.above - 1e9)
-    if bounds.at_most is not None:
-        yield from (bounds.at_most + step, bounds.at_most + 1e9)
-    if bounds.below is not None:
-        yield from (bounds.below, bounds.below + 1e9)
+    if rule.minimum > -math.inf:
+        yield from (rule.minimum - (0.0 if rule.above else step), rule.minimum - 1e9)
+    if rule.maximum < math.inf:
+        yield from (rule.maximum + (0.0 if rule.below else step), rule.maximum + 1e9)
 
 
-def iter_right(rule: Rule) -> Iterator[str]:
-    match rule.default:
-        case bool():
+def iter_right(rule: Kind) -> Iterator[str]:
+    match rule:
+        case Flag():
             yield from ("true", "false")
-        case str():
+        case OneOf():
             yield from rule.words
-        case _:
-            bounds = rule.bounds
-            ends = (bounds.at_least, bounds.at_most)
-            yield from (write(rule, end) for end in ends if end is not None)
-            if bounds.above is not None:
-                yield write(rule, math.nextafter(bounds.above, math.inf))
-            if bounds.below is not None:
-                yield write(rule, math.nextafter(bounds.below, -math.inf))
-            if bounds.at_most is None and bounds.below is None:
+        case Whole():
+            if rule.minimum > -math.inf:
+                least = math.nextafter(rule.minimum, math.inf) if rule.above else rule.minimum
+                yield write(rule, least)
+            if rule.maximum < math.inf:
+                most = math.nextafter(rule.maximum, -math.inf) if rule.below else rule.maximum
+                yield write(rule, most)
+            else:
                 yield "1e300"
 
 
-def write(rule: Rule, number: float) -> str:
-    return str(round(number)) if isinstance(rule.default, int) else repr(number)
+def is_whole(rule: Kind) -> bool:
+    return isinstance(rule, Whole) and not isinstance(rule, Number)
 
 
-def test_what_is_out_of_range_is_refused_with_policy_option_value_and_range():
+def write(rule: Kind, number: float) -> str:
+    return str(round(number)) if is_whole(rule) else repr(float(number))
+
+
+def test_out_of_range_options_are_refused():
     for case in iter_cases(wrong=True):
         with pytest.raises(ValueError, match=f"^{re.escape(case.policy)}: ") as refused:
             policies.make(case.policy, {case.key: case.text})
@@ -98,7 +98,7 @@ def test_what_is_out_of_range_is_refused_with_policy_option_value_and_range():
         )
 
 
-def test_the_ends_of_every_range_decide_without_trouble():
+def test_range_ends_work():
     elastic = (1, 2, 4)
     states = [
         make_state("old", options=elastic, holds={"n1": (0, 1)}, priority=20),
@@ -115,7 +115,7 @@ def test_the_ends_of_every_range_decide_without_trouble():
             snapshot = replace(snapshot, policy_state=plan.policy_state)
 
 
-def test_a_policy_that_is_made_without_its_name_refuses_them_too():
+def test_constructor_refuses_wrong_options():
     options = [(name, key) for name in policies.NAMES for key in policies.options_of(name)]
     wrongs: tuple[Any, ...] = (None, "x", math.nan, -math.inf, [1.0])
     for (name, key), wrong in itertools.product(options, wrongs):
@@ -124,7 +124,7 @@ def test_a_policy_that_is_made_without_its_name_refuses_them_too():
             known(**{key: wrong})
 
 
-def test_a_number_without_a_range_is_no_option():
+def test_number_without_range_is_refused():
     @dataclass
     class Careless:
         name: ClassVar[str] = "careless"
@@ -134,21 +134,21 @@ def test_a_number_without_a_range_is_no_option():
         rules_of(Careless)
 
 
-def test_a_default_out_of_range_is_no_option():
+def test_default_out_of_range_is_refused():
     with pytest.raises(
         TypeError, match="the default 3 is not allowed; write a whole number from 4 to 5"
     ):
         declare(3, at_least=4, at_most=5)
 
 
-def test_a_range_is_told_as_people_say_it():
-    assert str(Bounds()) == ""
-    assert str(Bounds(at_least=0.0, at_most=1e6)) == " from 0 to 1,000,000"
-    assert str(Bounds(above=0.5, at_most=2.0)) == " above 0.5 and of at most 2"
-    assert str(Bounds(at_least=1.0, below=2.5)) == " of at least 1 and below 2.5"
+def test_ranges_are_readable():
+    assert Number(-math.inf, math.inf).allowed == "a number"
+    assert Number(0.0, 1e6).allowed == "a number from 0 to 1,000,000"
+    assert Number(0.5, 2.0, above=True).allowed == "a number above 0.5 and of at most 2"
+    assert Number(1.0, 2.5, below=True).allowed == "a number of at least 1 and below 2.5"
 
 
-def test_more_priorities_than_weights_can_tell_apart_stay_in_order():
+def test_many_priorities_stay_in_order():
     policy: Policy = policies.make("foresight")
     states = [make_state(f"job-{n}", options=(1,), priority=n) for n in range(300)]
     plan = cycle.schedule(make_snapshot(make_cluster(n1=2), *states), policy)

@@ -1,8 +1,7 @@
 """
 The GPUs of each job: the free room, and the placements that follow from shares.
 
-Placements are looked at in the plans of the whole cycle, under a policy that decides what the
-test says, so that every placement here has passed the laws as well.
+Each placement comes from the whole cycle with a fixed policy, so it has passed the laws as well.
 """
 
 from itertools import combinations
@@ -27,7 +26,7 @@ from tests.builders import (
 
 
 def find(cluster, gpus, **job):
-    """Find a place for a job and tell it as a plain dict."""
+    """Find a place for a job, as a plain dict."""
     job.setdefault("options", (gpus,))
     fit = Room(cluster).find(make_state("job", **job), gpus)
     return fit and dict(fit.nodes)
@@ -37,10 +36,7 @@ def find(cluster, gpus, **job):
 share: Any = contract.Share
 
 
-# --- the room there is --------------------------------------------------------------------
-
-
-def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes():
+def test_unavailable_gpus_are_not_free():
     cluster = make_cluster(
         make_node("n1", 4, unavailable=(0, 3)), make_node("n2", 4, schedulable=False)
     )
@@ -52,29 +48,29 @@ def test_gpus_that_may_not_be_given_away_are_no_room_even_if_their_holder_goes()
     assert left == freed == {"n1": 1, "n2": 0}
 
 
-def test_a_job_goes_into_the_smallest_gap_that_takes_it_whole():
+def test_job_takes_the_smallest_sufficient_gap():
     cluster = make_cluster(n1=8, n2=4, n3=2)
     assert find(cluster, 3) == {"n2": 3}
     assert find(cluster, 2) == {"n3": 2}
     assert find(cluster, 8) == {"n1": 8}
 
 
-def test_the_emptiest_node_is_the_one_with_the_largest_gap():
+def test_emptiest_node_has_the_largest_gap():
     room = Room(make_cluster(n1=2, n2=4, n3=3))
     assert room.find_emptiest(make_state(), "", 1) == "n2"
     assert room.find_emptiest(make_state(), "", 4) == "n2"
     assert room.find_emptiest(make_state(), "", 5) is None
-    assert room.find_emptiest(make_state(), "of no such type", 1) is None
+    assert room.find_emptiest(make_state(), "unknown type", 1) is None
 
 
-def test_a_wide_job_goes_to_the_fewest_nodes_and_the_last_is_a_best_fit():
+def test_wide_job_takes_the_fewest_nodes_and_a_best_fit():
     cluster = make_cluster(n1=4, n2=4, n3=2, n4=3)
     assert find(cluster, 6) == {"n1": 4, "n3": 2}
     assert find(cluster, 13) == {"n1": 4, "n2": 4, "n4": 3, "n3": 2}
     assert find(cluster, 14) is None
 
 
-def test_a_job_goes_only_where_its_checkpoint_is():
+def test_bound_job_stays_on_its_nodes():
     cluster = make_cluster(n1=(2, "A"), n2=(4, "A"), n3=(8, "B"))
     assert find(cluster, 2, bound_to=("n2",)) == {"n2": 2}
     assert find(cluster, 2, bound_to=("n2", "n1")) == {"n1": 2}
@@ -94,9 +90,7 @@ def test_a_job_goes_only_where_its_checkpoint_is():
     max_nodes=st.sampled_from([None, 1, 2, 3]),
     mixed=st.booleans(),
 )
-def test_a_place_is_found_if_there_is_one_and_on_the_fewest_nodes(
-    sizes, kinds, gpus, max_nodes, mixed
-):
+def test_place_is_found_on_the_fewest_nodes(sizes, kinds, gpus, max_nodes, mixed):
     nodes = [make_node(f"n{i}", size, kinds[i]) for i, size in enumerate(sizes)]
     found = find(Cluster(nodes), gpus, max_nodes=max_nodes, mixed=mixed)
     most = min(max_nodes or len(nodes), len(nodes))
@@ -116,9 +110,6 @@ def test_a_place_is_found_if_there_is_one_and_on_the_fewest_nodes(
     assert all(0 < count <= sizes[int(name[1:])] for name, count in found.items())
 
 
-# --- what becomes of shares ---------------------------------------------------------------
-
-
 def placements(cluster, *states, **shares):
     """Return the placements of all jobs after the plan that follows from these shares."""
     snapshot = make_snapshot(cluster, *states)
@@ -133,7 +124,7 @@ def placements(cluster, *states, **shares):
     return after
 
 
-def test_a_shrinking_job_gives_up_its_smallest_slices_first():
+def test_shrinking_job_drops_its_smallest_slices():
     old = make_state("old", options=(1, 2, 3, 5), holds={"n1": (0,), "n2": (0, 1, 2), "n3": (0,)})
     new = make_state("new", options=(2,))
     cluster = make_cluster(n1=1, n2=3, n3=1)
@@ -141,20 +132,20 @@ def test_a_shrinking_job_gives_up_its_smallest_slices_first():
     assert placements(cluster, old, new, old=2, new=2)["old"] == make_placement(n2=(0, 1))
 
 
-def test_a_growing_job_gets_gpus_of_the_nodes_that_it_has():
+def test_growing_job_stays_on_its_nodes():
     old = make_state("old", holds={"n1": (1, 2)})
     assert placements(make_cluster(n1=4, n2=8), old, old=4)["old"] == make_placement(
         n1=(0, 1, 2, 3)
     )
 
 
-def test_a_job_that_cannot_grow_where_it_is_moves_to_one_node_that_takes_it_whole():
+def test_job_moves_whole_if_it_cannot_grow():
     old = make_state("old", holds={"n1": (0, 1)})
     after = placements(make_cluster(n1=3, n2=8), old, old=4)
     assert after["old"] == make_placement(n2=(0, 1, 2, 3))
 
 
-def test_a_job_that_grows_away_from_a_broken_gpu_leaves_it_to_nobody():
+def test_broken_gpu_left_behind_goes_to_no_job():
     node = make_node("n1", 2, unavailable=(0,))
     old = make_state("old", holds={"n1": (0, 1)})
     new = make_state("new", options=(2,))
@@ -163,7 +154,7 @@ def test_a_job_that_grows_away_from_a_broken_gpu_leaves_it_to_nobody():
     assert after["new"] is None
 
 
-def test_a_job_that_mixes_types_grows_on_its_nodes_or_moves():
+def test_mixed_job_grows_or_moves():
     old = make_state(
         "old", options=(2, 4), mixed=True, holds={"n1": (0,), "n2": (0,)}, gpu_type="A+B"
     )
@@ -173,7 +164,7 @@ def test_a_job_that_mixes_types_grows_on_its_nodes_or_moves():
     assert placements(cluster, old, old=4)["old"] == make_placement("A+B", n1=(0, 1), n2=(0, 1))
 
 
-def test_nodes_that_the_policy_names_are_taken_as_named():
+def test_named_nodes_are_used():
     old = make_state("old", options=(2, 4), holds={"n1": (0, 1, 2, 3)})
     new = make_state("new", options=(2,))
     cluster = make_cluster(n1=4, n2=4)
@@ -189,7 +180,7 @@ def test_nodes_that_the_policy_names_are_taken_as_named():
     assert placements(cluster, old, old=same)["old"] is old.placement
 
 
-def test_a_pending_job_whose_share_finds_no_place_waits_and_is_told_why():
+def test_job_without_a_place_waits_with_the_reason():
     snapshot = make_snapshot(
         make_cluster(n1=4, n2=4),
         make_state("old", options=(2,), holds={"n1": (0, 1)}),
@@ -207,7 +198,7 @@ def test_a_pending_job_whose_share_finds_no_place_waits_and_is_told_why():
     }
 
 
-def test_nobody_loses_gpus_for_one_that_finds_no_place():
+def test_no_job_loses_gpus_for_one_without_a_place():
     stops = make_state("stops", options=(2,), holds={"n1": (0, 1)})
     shrinks = make_state("shrinks", options=(1, 2), holds={"n2": (0, 1)})
     new = make_state("new", options=(3,), max_nodes=1)
@@ -215,7 +206,7 @@ def test_nobody_loses_gpus_for_one_that_finds_no_place():
     assert after == {"stops": stops.placement, "shrinks": shrinks.placement, "new": None}
 
 
-def test_one_whose_gpus_somebody_gets_loses_them_though_others_keep_theirs():
+def test_only_the_job_whose_gpus_are_taken_stops():
     loses = make_state("loses", options=(2,), holds={"n1": (0, 1)})
     keeps = make_state("keeps", options=(2,), holds={"n2": (0, 1)})
     new = make_state("new", options=(2,))

@@ -1,8 +1,7 @@
 """
-From what was decided to steps: their kinds, their order, their reasons.
+From a decision to steps: their kinds, order and reasons.
 
-Plans are made by the whole cycle with a policy that decides what the test says, so that every
-plan here has passed the laws as well.
+Each plan comes from the whole cycle with a fixed policy, so it has passed the laws as well.
 """
 
 from typing import Any
@@ -27,14 +26,14 @@ BEHIND = Cause(CauseCode.BEHIND)
 ELASTIC = BatchRange(elastic=True, maximum=512)
 
 
-def test_a_pending_job_with_a_share_starts():
+def test_pending_job_with_share_starts():
     snapshot = make_snapshot(make_cluster(n1=4), make_state("new"))
     because = Cause(CauseCode.IDLE_GPUS)
     steps = make_steps(snapshot, {"new": share(2, because)})
     assert steps == [Start("new", make_placement(n1=(0, 1)), because)]
 
 
-def test_a_running_job_without_a_share_stops_and_knows_for_whom():
+def test_running_job_without_share_stops_for_another():
     old = make_state("old", holds={"n1": (0, 1, 2, 3)})
     steps = make_steps(make_snapshot(make_cluster(n1=4), old, make_state("new")), {"new": 4})
     assert steps == [
@@ -43,7 +42,7 @@ def test_a_running_job_without_a_share_stops_and_knows_for_whom():
     ]
 
 
-def test_a_newcomer_waits_for_those_whose_gpus_it_gets_and_for_nobody_else():
+def test_newcomer_waits_only_for_holders_of_its_gpus():
     states = [make_state(name, holds={"n1": (gpu,)}) for gpu, name in enumerate("abcd")]
     snapshot = make_snapshot(make_cluster(n1=4), *states, make_state("new"))
     *_, start = make_steps(snapshot, {"b": 1, "d": 1, "new": 2})
@@ -65,7 +64,7 @@ def test_gpus_are_freed_before_they_are_given():
     ]
 
 
-def test_a_shrinking_job_knows_for_whom_it_makes_room():
+def test_shrinking_job_names_the_job_that_gains():
     old = make_state("old", holds={"n1": (0, 1, 2, 3)})
     snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new", options=(2,)))
     shrink, start = make_steps(snapshot, {"old": 2, "new": 2})
@@ -74,7 +73,7 @@ def test_a_shrinking_job_knows_for_whom_it_makes_room():
     assert start.after == ("old",)
 
 
-def test_a_job_that_shrinks_for_its_own_sake_names_nobody():
+def test_job_that_shrinks_for_itself_names_no_other():
     because = Cause(CauseCode.FASTER_WITH_FEWER)
     old = make_state("old", holds={"n1": (0, 1)})
     snapshot = make_snapshot(make_cluster(n1=2), old, make_state("new", options=(1,)))
@@ -85,7 +84,7 @@ def test_a_job_that_shrinks_for_its_own_sake_names_nobody():
 @pytest.mark.parametrize(
     ("nodes", "kind"), [({"n1": 4}, Reshape), ({"n1": 2, "n2": 2}, Reshape), ({"n2": 4}, Move)]
 )
-def test_a_change_that_keeps_a_node_is_a_reshape_and_else_a_move(nodes: Any, kind: Any):
+def test_change_is_reshape_if_it_keeps_a_node_else_move(nodes: Any, kind: Any):
     old = make_state("old", holds={"n1": (0, 1)})
     snapshot = make_snapshot(make_cluster(n1=4, n2=4), old)
     (step,) = make_steps(snapshot, {"old": share(4, nodes=nodes)})
@@ -94,7 +93,7 @@ def test_a_change_that_keeps_a_node_is_a_reshape_and_else_a_move(nodes: Any, kin
     assert {part.node: len(part.gpus) for part in step.new.slices} == nodes
 
 
-def test_a_job_may_get_what_an_earlier_one_leaves_in_the_same_plan():
+def test_job_gets_gpus_released_in_the_same_plan():
     moves = make_state("moves", holds={"n1": (0, 1)})
     follows = make_state("follows", holds={"n1": (2, 3)})
     snapshot = make_snapshot(make_cluster(n1=4, n2=2), moves, follows)
@@ -105,7 +104,7 @@ def test_a_job_may_get_what_an_earlier_one_leaves_in_the_same_plan():
     assert grow.after == ("moves",)
 
 
-def test_a_new_batch_size_alone_is_a_change():
+def test_new_batch_size_alone_is_a_change():
     old = make_state("old", holds={"n1": (0,)}, batch_size=128, batch=ELASTIC)
     snapshot = make_snapshot(make_cluster(n1=1), old)
     (step,) = make_steps(snapshot, {"old": share(1, batch_size=256)})
@@ -115,7 +114,7 @@ def test_a_new_batch_size_alone_is_a_change():
     assert again == step
 
 
-def test_a_policy_changes_the_batch_only_of_jobs_that_allow_it_and_as_far_as_they_do():
+def test_batch_size_respects_the_limits_of_the_job():
     old = make_state("old", holds={"n1": (0,)})
     fixed, elastic = make_state("fixed"), make_state("elastic", batch=ELASTIC)
     snapshot = make_snapshot(make_cluster(n1=3), old, fixed, elastic)
@@ -124,29 +123,25 @@ def test_a_policy_changes_the_batch_only_of_jobs_that_allow_it_and_as_far_as_the
     assert [(step.job, step.batch_size) for step in steps] == [("fixed", None), ("elastic", 512)]
 
 
-def test_a_waiting_job_is_told_why_only_when_the_reason_is_another():
+def test_wait_is_repeated_only_with_a_new_reason():
     states = [
-        make_state("never-told"),
-        make_state("told", waiting=NO_ROOM),
-        make_state("told-by-an-equal", waiting=Cause(CauseCode.NO_ROOM)),
-        make_state("told-something-else", waiting=BEHIND),
-        make_state("has-its-own-reason", waiting=NO_ROOM),
-        make_state("has-told-its-own", waiting=BEHIND),
+        make_state("new"),
+        make_state("known", waiting=NO_ROOM),
+        make_state("equal", waiting=Cause(CauseCode.NO_ROOM)),
+        make_state("other", waiting=BEHIND),
+        make_state("own", waiting=NO_ROOM),
+        make_state("own-known", waiting=BEHIND),
     ]
     steps = make_steps(
         make_snapshot(make_cluster(n1=1), *states),
         {},
-        waits={"has-its-own-reason": BEHIND, "has-told-its-own": BEHIND},
+        waits={"own": BEHIND, "own-known": BEHIND},
         wait=NO_ROOM,
     )
-    assert set(steps) == {
-        Wait("never-told", NO_ROOM),
-        Wait("told-something-else", NO_ROOM),
-        Wait("has-its-own-reason", BEHIND),
-    }
+    assert set(steps) == {Wait("new", NO_ROOM), Wait("other", NO_ROOM), Wait("own", BEHIND)}
 
 
-def test_a_gang_that_is_started_in_parts_says_how_many_it_needs():
+def test_partial_gang_has_its_size():
     snapshot = make_snapshot(make_cluster(n1=2, n2=2), make_state("new", options=(4,)))
     part = share(1, gang=4, nodes={"n1": 1})
     (step,) = make_steps(snapshot, {"new": part}, breaks=[Law.WHOLE_GANG])

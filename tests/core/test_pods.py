@@ -1,4 +1,4 @@
-"""The requests of pods: how they add up, and the sentence for a job whose pods no node takes."""
+"""The requests of pods: their sum, and the sentence for a job whose pods fit on no node."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from dljob.core.placement.needs import Needs
 from tests.builders import make_cluster, make_node, make_snapshot, make_state
 
 
-def test_amounts_are_read_as_kubernetes_writes_them():
+def test_amounts_are_read_like_kubernetes():
     read = [read_amount(text) for text in ("500m", "4Gi", "1e3", 8, "1.0001")]
     assert read == [500, 4 * 1024**3 * 1000, 1_000_000, 8000, 1001]
     assert [show("memory", read[1]), show("cpu", 1500)] == ["4Gi memory", "1.5 cpu"]
@@ -21,7 +21,7 @@ def asking(cpus: int, **fields: str) -> dict[str, object]:
     return {"resources": {"requests": {"cpu": cpus}}, **fields}
 
 
-def test_a_pod_asks_for_what_runs_together_and_for_no_less_than_what_starts_first():
+def test_pod_requests_add_up():
     def cpus(**spec: object) -> int:
         return requests_of(spec)["cpu"] // 1000
 
@@ -33,13 +33,13 @@ def test_a_pod_asks_for_what_runs_together_and_for_no_less_than_what_starts_firs
 
 
 def why(needs: Needs | None, *free: dict[str, int], alone: bool = False) -> str:
-    """Say why a job that needs two GPUs finds no node; each node has two GPUs and this free."""
+    """Explain why a job for two GPUs finds no node; each node has two GPUs and these amounts free."""
     nodes = (make_node(f"n{number}", 2, free=each) for number, each in enumerate(free))
     state = make_state(options=(2,), needs=needs)
     return why_no_node(make_snapshot(make_cluster(*nodes), state), state, gpus=2, alone=alone)
 
 
-def test_a_job_whose_pods_no_node_takes_hears_what_is_short_and_where():
+def test_pods_without_room_are_explained():
     cpu = Needs((("cpu", 4000), ("memory", 1024_000)))
     both = {"cpu": 1000, "memory": 9_000_000}
     assert why(None, both) == "needs 2 GPUs on nodes that take its pods"

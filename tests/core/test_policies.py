@@ -1,4 +1,4 @@
-"""The policies that take jobs in an order: what each does that the others do not, and their list."""
+"""The list of policies, and those that serve jobs in an order."""
 
 import re
 from dataclasses import replace
@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from dljob import known_policies
 from dljob.core import cycle
 from dljob.core.model import Cause, CauseCode, Snapshot
 from dljob.core.planning import Plan, Reshape, Start, Stop, Wait
 from dljob.core.policies.common import ranking
-from dljob.known_policies import read_live_policy
+from dljob.installed import POLICIES, find_points
+from dljob.known_policies import LAB_POLICIES, read_live_policy
 from dljob.sim import policies
 from dljob_lab.policies.rigid import kube_default
 from dljob_wire.messages import Shape
@@ -36,10 +38,7 @@ def waiting(plan: Plan) -> dict[str, Cause]:
     return {step.job: step.cause for step in plan.steps if isinstance(step, Wait)}
 
 
-# --- the list -----------------------------------------------------------------------------
-
-
-def test_every_policy_says_what_it_is():
+def test_policies_describe_themselves():
     for name in policies.NAMES:
         policy = policies.make(name)
         assert policy.name == name
@@ -50,7 +49,7 @@ def test_every_policy_says_what_it_is():
         assert hash(policy) == hash(policies.make(name))
 
 
-def test_options_are_read_as_what_their_defaults_are():
+def test_options_have_the_type_of_their_default():
     made: Any = policies.make("tiresias", {"thresholds": "100,2e3", "exact": "true"})
     assert (made.thresholds, made.exact) == ((100.0, 2000.0), True)
     assert policies.options_of("tiresias") == {"thresholds": (3250.0, 7200.0), "exact": False}
@@ -69,18 +68,27 @@ def test_options_are_read_as_what_their_defaults_are():
         ),
     ],
 )
-def test_what_is_not_known_is_told_with_what_is(name, options, message):
+def test_unknown_names_suggest_known_ones(name, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         policies.make(name, options)
 
 
-def test_controllers_refuse_a_policy_that_breaks_a_law():
-    with pytest.raises(ValueError, match=r"^kube-pods breaks whole-gang, .* laws: foresight, "):
-        read_live_policy("kube-pods")
+def test_controllers_take_policies_of_add_ons_that_keep_the_laws():
     assert read_live_policy("lyra").name == "lyra"
+    with pytest.raises(ValueError, match=r"^kube-pods breaks whole-gang, so"):
+        read_live_policy("kube-pods")
 
 
-# --- fifo and fjf -------------------------------------------------------------------------
+def test_the_policies_of_the_lab_are_known_by_name():
+    assert set(find_points(POLICIES)) == LAB_POLICIES
+
+
+def test_a_missing_add_on_is_named(monkeypatch):
+    monkeypatch.setattr(known_policies, "find_points", lambda _: {})
+    with pytest.raises(
+        ValueError, match=r"^lyra is a policy of the add-on dljob-lab: .*pip install"
+    ):
+        read_live_policy("lyra")
 
 
 def make_blocked() -> Snapshot:
@@ -95,7 +103,7 @@ def make_blocked() -> Snapshot:
     )
 
 
-def test_fifo_starts_in_order_of_arrival_until_one_does_not_fit():
+def test_fifo_starts_in_order_until_one_does_not_fit():
     snapshot = make_snapshot(
         make_cluster(n1=4),
         make_state("a", options=(1,)),
@@ -108,7 +116,7 @@ def test_fifo_starts_in_order_of_arrival_until_one_does_not_fit():
     assert waiting(plan) == {"c": NO_ROOM, "d": BEHIND}
 
 
-def test_fifo_lets_the_head_of_the_line_block_and_fjf_does_not():
+def test_fifo_blocks_at_the_head_and_fjf_does_not():
     assert started(decide("fifo", make_blocked())) == {}
     assert waiting(decide("fifo", make_blocked())) == dict(
         wide=NO_ROOM, **dict.fromkeys("abc", BEHIND)
@@ -118,14 +126,14 @@ def test_fifo_lets_the_head_of_the_line_block_and_fjf_does_not():
 
 
 @pytest.mark.parametrize("name", ["fifo", "fjf", "gang-fifo", "kube-default", "kube-pods"])
-def test_nobody_loses_gpus_under_a_policy_that_never_stops(name: str):
+def test_non_preempting_policies_stop_no_job(name: str):
     old = make_state("old", holds={"n1": (0, 1, 2, 3)}, iterations_total=1e9)
     snapshot = make_snapshot(make_cluster(n1=4), old, make_state("new", iterations_total=1.0))
     assert started(decide(name, snapshot)) == {}
     assert stopped(decide(name, snapshot)) == []
 
 
-def test_more_jobs_may_wait_than_stand_in_one_block():
+def test_queue_may_exceed_one_block():
     wide = [make_state(f"wide-{n}", options=(4,)) for n in range(200)]
     narrow = [make_state(f"narrow-{n}", options=(1,)) for n in range(5)]
     cluster = make_cluster(n1=3, n2=1)
@@ -138,7 +146,7 @@ def test_more_jobs_may_wait_than_stand_in_one_block():
     assert started(decide("fifo", full)) == {}
 
 
-def test_a_job_that_requests_more_than_the_cluster_has_gets_the_most_that_it_can_run_on():
+def test_oversized_request_gets_the_largest_possible_size():
     snapshot = make_snapshot(make_cluster(n1=2, n2=1), make_state("job", options=(1, 2, 8)))
     assert started(decide("fifo", snapshot))["job"].gpus == 2
     limited = make_state("job", options=(1, 2, 3, 8), max_nodes=1)
@@ -148,7 +156,7 @@ def test_a_job_that_requests_more_than_the_cluster_has_gets_the_most_that_it_can
 FAST_ON_B = make_profile({Shape(2, 1, "A"): 1.0, Shape(2, 1, "B"): 3.0, Shape(2, 2, "B"): 2.0})
 
 
-def test_a_job_gets_the_type_it_is_fastest_on_and_another_when_that_is_taken():
+def test_job_gets_its_fastest_free_type():
     job = make_state("job", options=(2,))
     cluster = make_cluster(n1=(4, "A"), n2=(2, "B"))
     snapshot = make_snapshot(cluster, job, profiles=[FAST_ON_B])
@@ -158,35 +166,26 @@ def test_a_job_gets_the_type_it_is_fastest_on_and_another_when_that_is_taken():
     assert started(decide("fifo", snapshot))["job"] == make_placement("A", n1=(0, 1))
 
 
-# --- gang-fifo ----------------------------------------------------------------------------
-
-
-def test_gang_fifo_keeps_away_from_other_jobs_where_fifo_fills_the_gap():
+def test_gang_fifo_spreads_where_fifo_packs():
     old = make_state("old", options=(2,), holds={"n1": (0, 1)})
     snapshot = make_snapshot(make_cluster(n1=4, n2=4), old, make_state("new", options=(2,)))
     assert started(decide("gang-fifo", snapshot))["new"] == make_placement(n2=(0, 1))
     assert started(decide("fifo", snapshot))["new"] == make_placement(n1=(2, 3))
 
 
-# --- kube-default -------------------------------------------------------------------------
-
-
-def test_kube_default_draws_the_same_number_in_every_process():
+def test_kube_default_draws_are_deterministic():
     drawn = [kube_default.draw(0, f"job-{n}", (1, 2, 4, 8)) for n in range(12)]
     assert drawn == [2, 2, 4, 4, 4, 4, 8, 8, 1, 2, 2, 1]
 
 
-# --- kube-pods ----------------------------------------------------------------------------
-
-
-def test_kube_pods_spreads_the_pods_of_a_job():
+def test_kube_pods_spreads_pods():
     snapshot = make_snapshot(make_cluster(n1=4, n2=4), make_state("job", options=(4,)))
     plan = decide("kube-pods", snapshot)
     assert started(plan) == {"job": make_placement(n1=(0, 1), n2=(0, 1))}
     assert plan.steps[0].gang == 0  # type: ignore[union-attr]
 
 
-def test_kube_pods_lets_half_a_gang_hold_gpus_and_completes_it_later():
+def test_kube_pods_completes_partial_gangs():
     first = make_state("first", options=(3,))
     second = make_state("second", options=(2,))
     cluster = make_cluster(n1=4)
@@ -203,15 +202,12 @@ def test_kube_pods_lets_half_a_gang_hold_gpus_and_completes_it_later():
     assert (step.new, step.gang) == (make_placement(n1=(0, 3)), 0)
 
 
-def test_two_halves_of_gangs_wait_for_each_other_for_ever_under_kube_pods():
+def test_kube_pods_may_deadlock():
     states = [
         make_state(name, options=(2,), holds={"n1": (gpu,)}, gang=2, speed=0.0)
         for gpu, name in enumerate(["one", "other"])
     ]
     assert decide("kube-pods", make_snapshot(make_cluster(n1=2), *states)).steps == ()
-
-
-# --- srtf and srsf ------------------------------------------------------------------------
 
 
 def make_line(**needs: tuple[int, float]) -> list[Any]:
@@ -226,7 +222,7 @@ UNIT = [make_profile({gpus: 1.0}, model=f"model-{gpus}") for gpus in (1, 2, 3, 4
 """Each of these jobs does one iteration a second."""
 
 
-def test_srtf_takes_the_shortest_and_skips_who_does_not_fit():
+def test_srtf_takes_the_shortest_that_fits():
     states = make_line(long=(1, 90.0), short=(2, 10.0), wide=(4, 20.0), middle=(1, 30.0))
     plan = decide("srtf", make_snapshot(make_cluster(n1=4), *states, profiles=UNIT))
     assert list(started(plan)) == ["short", "middle", "long"]
@@ -246,7 +242,7 @@ def run(state: Any, gpu_type: Any = "", **holds: Any) -> Any:
     return replace(state, placement=make_placement(gpu_type, **holds), speed=1.0)
 
 
-def test_srtf_stops_the_longest_for_a_shorter_one_and_leaves_the_others_alone():
+def test_srtf_stops_only_the_longest():
     short, long, new = make_line(short=(2, 50.0), long=(2, 90.0), new=(2, 20.0))
     short, long = run(short, n1=(2, 3)), run(long, n1=(0, 1))
     plan = decide("srtf", make_snapshot(make_cluster(n1=4), short, long, new, profiles=UNIT))
@@ -254,7 +250,7 @@ def test_srtf_stops_the_longest_for_a_shorter_one_and_leaves_the_others_alone():
     assert plan.steps[0].cause == Cause(CauseCode.OUTRANKED, job=new.id)
 
 
-def test_nobody_is_stopped_in_vain_for_one_that_finds_no_place():
+def test_srtf_stops_no_job_in_vain():
     states = make_line(a=(1, 50.0), b=(1, 60.0), c=(1, 70.0), d=(1, 80.0))
     running = [run(s, **{node: [gpu]}) for s, (node, gpu) in zip(states, SPREAD, strict=True)]
     new = make_state("new", options=(2,), max_nodes=1, iterations_total=65.0, model="model-2")
@@ -268,7 +264,7 @@ def test_nobody_is_stopped_in_vain_for_one_that_finds_no_place():
 SPREAD: Any = [("n1", 0), ("n2", 0), ("n1", 1), ("n2", 1)]
 
 
-def test_what_was_concluded_is_concluded_anew_when_profiles_change():
+def test_srtf_follows_new_profiles():
     first, second = make_line(first=(1, 50.0), second=(2, 60.0))
     cluster = make_cluster(n1=2)
     before = make_snapshot(cluster, first, second, profiles=UNIT)
@@ -277,7 +273,7 @@ def test_what_was_concluded_is_concluded_anew_when_profiles_change():
     assert list(started(decide("srtf", replace(before, profiles=learnt)))) == ["second"]
 
 
-def test_conclusions_about_jobs_that_are_gone_are_forgotten():
+def test_cache_forgets_jobs_that_are_gone():
     profiles = {profile.type: profile for profile in UNIT}
     crowd = make_line(**{f"job-{n}": (1, float(n)) for n in range(1500)})
     snapshot = replace(make_snapshot(make_cluster(n1=1), *crowd), profiles=profiles)
@@ -288,10 +284,7 @@ def test_conclusions_about_jobs_that_are_gone_are_forgotten():
     assert len(ranking._kept.latest[0].paces) == 1
 
 
-# --- tiresias -----------------------------------------------------------------------------
-
-
-def test_tiresias_serves_those_first_that_had_least():
+def test_tiresias_serves_the_least_served_first():
     rich, poor = make_state("rich", options=(1,), service=5000.0), make_state("poor", options=(1,))
     plan = decide("tiresias", make_snapshot(make_cluster(n1=1), rich, poor))
     assert list(started(plan)) == ["poor"]
@@ -300,7 +293,7 @@ def test_tiresias_serves_those_first_that_had_least():
     assert list(started(plan)) == ["middle"]
 
 
-def test_tiresias_stops_a_job_of_a_lower_queue_and_none_of_the_same():
+def test_tiresias_stops_only_lower_queues():
     lower = make_state("lower", options=(1,), holds={"n1": (0,)}, service=5000.0)
     new = make_state("new", options=(1,))
     plan = decide("tiresias", make_snapshot(make_cluster(n1=1), lower, new))
@@ -310,7 +303,7 @@ def test_tiresias_stops_a_job_of_a_lower_queue_and_none_of_the_same():
     assert stopped(plan) == []
 
 
-def test_a_job_that_attains_the_threshold_goes_to_the_end_of_the_next_queue():
+def test_tiresias_demotes_at_the_threshold():
     runs = make_state("runs", options=(2,), holds={"n1": (0, 1)}, service=3000.0)
     waits = make_state("waits", options=(2,), service=4000.0)
     cluster = make_cluster(n1=2)
@@ -322,7 +315,7 @@ def test_a_job_that_attains_the_threshold_goes_to_the_end_of_the_next_queue():
     assert stopped(decide("tiresias", replace(after, now=124.0))) == []
 
 
-def test_a_job_that_is_stopped_waits_before_those_that_waited_already():
+def test_stopped_job_goes_before_earlier_waiting_ones():
     low = make_state("low", options=(1,), holds={"n1": (0,)}, service=5000.0, order=1)
     other = make_state("other", options=(1,), service=5000.0, order=0)
     new = make_state("new", options=(1,), order=2)
@@ -346,7 +339,7 @@ def test_a_job_that_is_stopped_waits_before_those_that_waited_already():
         ("true", 3249.9, 2, 1.0),
     ],
 )
-def test_tiresias_asks_for_a_look_when_a_running_job_should_be_demoted(exact, service, gpus, look):
+def test_tiresias_wakes_at_the_next_demotion(exact, service, gpus, look):
     state = make_state("job", options=(gpus,), service=service)
     plan = decide("tiresias", make_snapshot(make_cluster(n1=2), state, now=7.0), exact=exact)
     assert plan.wake_at == 7.0 + look

@@ -1,4 +1,4 @@
-"""The policies that reshape: what the papers' algorithms say, and what they leave open."""
+"""The policies that reshape: the algorithms of the papers, and their gaps."""
 
 import itertools
 import math
@@ -13,14 +13,14 @@ from dljob.core.planning import Change, Move, Reshape, Start, Step, Stop, Wait
 from dljob.core.profiles import Costs
 from dljob.sim import policies
 from dljob_wire.messages import Shape
+from tests import builders
 from tests.builders import make_cluster, make_node, make_profile, make_snapshot, make_state
 
 IN_PLACE = Costs(process_initialization=10, checkpoint=5, pod_initialization=80, pod_termination=70)
 
 
 def decide(snapshot: Snapshot, name: str = "adaptive") -> dict[str, Step]:
-    plan = cycle.schedule(snapshot, policies.make(name))
-    return {str(step.job): step for step in plan.steps}
+    return builders.decide(snapshot, name)
 
 
 def count(step: Step) -> int:
@@ -29,15 +29,12 @@ def count(step: Step) -> int:
     return step.new.gpus if isinstance(step, Change) else 0
 
 
-# --- Algorithm 1: reshaping down for the incoming
-
-
-def test_a_newcomer_takes_the_idle_gpus_with_which_it_ends_soonest():
+def test_newcomer_takes_idle_gpus():
     steps = decide(make_snapshot(make_cluster(n1=4), make_state("new", options=(1, 2, 4))))
     assert count(steps["new"]) == 4
 
 
-def test_the_case_study_gives_the_second_job_two_of_the_four_gpus_of_the_first():
+def test_case_study_of_the_paper():
     old = make_state("old", options=(2, 4), holds={"n1": range(4)}, iterations_total=5000.0)
     new = make_state("new", options=(2,))
     steps = decide(make_snapshot(make_cluster(n1=4), old, new, costs=IN_PLACE))
@@ -50,7 +47,7 @@ def test_the_case_study_gives_the_second_job_two_of_the_four_gpus_of_the_first()
     assert (count(steps["new"]), steps["new"].after) == (2, ("old",))
 
 
-def test_the_longest_job_is_not_the_victim_while_another_can_be():
+def test_longest_job_is_the_last_victim():
     long = make_state("long", options=(1, 2), holds={"n1": (0, 1)}, iterations_total=90_000.0)
     short = make_state("short", options=(1, 2), holds={"n1": (2, 3)}, iterations_total=900.0)
     new = make_state("new", options=(1,), iterations_total=800.0)
@@ -59,13 +56,13 @@ def test_the_longest_job_is_not_the_victim_while_another_can_be():
     assert count(steps["short"]) == 1
 
 
-def test_idle_gpus_come_before_those_of_a_victim():
+def test_idle_gpus_come_before_victims():
     old = make_state("old", options=(1, 2), holds={"n1": (0, 1)}, iterations_total=1e5)
     steps = decide(make_snapshot(make_cluster(n1=3), old, make_state("new", options=(1,))))
     assert list(steps) == ["new"]
 
 
-def test_several_jobs_give_what_one_cannot():
+def test_several_victims_share_the_loss():
     cluster = make_cluster(n1=4)
     olds = [
         make_state(name, options=(1, 2), holds={"n1": gpus}, max_nodes=1)
@@ -75,7 +72,7 @@ def test_several_jobs_give_what_one_cannot():
     assert {name: count(step) for name, step in steps.items()} == {"a": 1, "b": 1, "new": 2}
 
 
-def test_a_job_on_several_nodes_withdraws_to_one_where_it_cannot_give_a_part_of_one():
+def test_spread_job_withdraws_to_one_node():
     everywhere = {"n1": range(4), "n2": range(4)}
     old = make_state("old", options=(2, 8), holds=everywhere, iterations_total=50_000.0)
     new = make_state("new", options=(1, 4))
@@ -86,16 +83,13 @@ def test_a_job_on_several_nodes_withdraws_to_one_where_it_cannot_give_a_part_of_
     assert steps["old"].new.nodes != steps["new"].placement.nodes
 
 
-def test_a_newcomer_that_may_mix_types_does_when_there_is_no_other_way():
+def test_mixed_newcomer_uses_several_types_if_needed():
     cluster = make_cluster(n1=(1, "K80"), n2=(1, "V100"))
     profile = make_profile({Shape(1, 1, "K80"): 1.0, Shape(1, 1, "V100"): 4.0})
     new = make_state("new", options=(2,), mixed=True)
     steps = decide(make_snapshot(cluster, new, profiles=[profile]))
     assert isinstance(steps["new"], Start)
     assert steps["new"].placement.gpu_type == "K80+V100"
-
-
-# --- Algorithm 2: reshaping up when idle
 
 
 def test_idle_gpus_go_to_the_job_that_ends_last():
@@ -106,21 +100,21 @@ def test_idle_gpus_go_to_the_job_that_ends_last():
     assert steps["long"].cause.code is CauseCode.FASTER_WITH_MORE
 
 
-def test_a_change_that_costs_more_than_it_gains_is_not_made():
+def test_unprofitable_change_is_not_made():
     done = make_state("nearly", options=(1, 2), holds={"n1": (0,)}, iterations_done=990.0)
     dear = make_snapshot(make_cluster(n1=2), done, costs=IN_PLACE)
     assert decide(dear) == {}
     assert list(decide(make_snapshot(make_cluster(n1=2), done))) == ["nearly"]
 
 
-def test_a_job_that_is_faster_with_fewer_gives_the_others_back():
+def test_job_faster_with_fewer_gives_gpus_back():
     peak = make_profile({1: 1.0, 2: 1.5, 4: 1.2})
     job = make_state("job", holds={"n1": range(4)}, speed=1.2, iterations_total=9e4)
     steps = decide(make_snapshot(make_cluster(n1=5), job, profiles=[peak]))
     assert (count(steps["job"]), steps["job"].cause.code) == (2, CauseCode.FASTER_WITH_FEWER)
 
 
-def test_a_job_moves_to_a_faster_type_that_is_idle():
+def test_job_moves_to_a_faster_idle_type():
     cluster = make_cluster(n1=(2, "K80"), n2=(2, "V100"))
     speeds = {Shape(n, 1, kind): n * by for n in (1, 2) for kind, by in (("K80", 1), ("V100", 5))}
     job = make_state("job", options=(1, 2), holds={"n1": (0, 1)}, gpu_type="K80", speed=2.0)
@@ -132,15 +126,12 @@ def test_a_job_moves_to_a_faster_type_that_is_idle():
 
 
 @pytest.mark.parametrize("name", ["adaptive", "optimus"])
-def test_a_job_of_unknown_length_is_enlarged_all_the_same(name: str):
+def test_job_of_unknown_length_grows(name: str):
     job = make_state("job", options=(1, 2), holds={"n1": (0,)}, iterations_total=math.inf)
     assert count(decide(make_snapshot(make_cluster(n1=2), job), name)["job"]) == 2
 
 
-# --- Optimus as the SideCar paper plays it
-
-
-def test_optimus_starts_with_the_least_and_goes_up_one_number_at_a_time():
+def test_optimus_starts_small_and_grows_step_by_step():
     new = make_state("new", options=(1, 2, 4))
     plan = cycle.schedule(make_snapshot(make_cluster(n1=8), new), policies.make("optimus"))
     assert [count(step) for step in plan.steps] == [1]
@@ -148,10 +139,7 @@ def test_optimus_starts_with_the_least_and_goes_up_one_number_at_a_time():
     assert count(decide(make_snapshot(make_cluster(n1=8), runs), "optimus")["runs"]) == 2
 
 
-# --- max-min
-
-
-def test_max_min_gives_nobody_a_second_gpu_while_one_has_none():
+def test_max_min_serves_all_before_a_second_gpu():
     states = (make_state("elastic", options=(1, 2)), make_state("rigid", options=(3,)))
     steps = decide(make_snapshot(make_cluster(n1=4), *states), "max-min")
     assert {name: count(step) for name, step in steps.items()} == {"elastic": 1, "rigid": 3}
@@ -163,31 +151,25 @@ def test_max_min_raises_the_poorest_first():
     assert {name: count(step) for name, step in steps.items()} == {"a": 2, "b": 1, "c": 1}
 
 
-def test_max_min_takes_from_the_rich_for_a_newcomer_and_says_for_whom():
+def test_max_min_takes_from_the_rich():
     rich = make_state("rich", holds={"n1": range(4)})
     steps = decide(make_snapshot(make_cluster(n1=4), rich, make_state("new")), "max-min")
     assert {name: count(step) for name, step in steps.items()} == {"rich": 2, "new": 2}
     assert steps["rich"].cause == Cause(CauseCode.FAIR_SHARE, JobId("new"))
 
 
-# --- what goes wrong while jobs run
-
-
-def test_a_job_gives_up_its_bad_gpu_first():
+def test_job_gives_up_its_broken_gpu_first():
     cluster = make_cluster(make_node("n1", 4, unavailable=(0,)))
     old = make_state("old", options=(1, 2), holds={"n1": (0, 1)}, iterations_total=1e5)
     others = make_state("rigid", options=(2,), holds={"n1": (2, 3)})
     snapshot = make_snapshot(cluster, old, others, make_state("new", options=(1,)))
-    # No job can use the bad GPU, so that a newcomer gains nothing by taking it.
+    # No job can use the bad GPU, so a newcomer gains nothing by it.
     assert [type(step) for step in decide(snapshot).values()] == [Wait]
     fair = decide(replace(snapshot, cluster=make_cluster(n1=4)), "max-min")
     assert isinstance(fair["old"], Reshape)
 
 
-# --- laws for all policies
-
-
-def test_a_job_whose_spec_no_longer_allows_its_gpus_loses_them_and_nobody_else_does():
+def test_disallowed_gpus_are_taken_from_that_job_only():
     cluster = make_cluster(n1=(2, "A"), n2=(2, "B"))
     speeds = make_profile({Shape(n, 1, kind): n for n in (1, 2) for kind in "AB"})
     other = make_state("other", options=(2,), holds={"n2": (0, 1)}, gpu_type="B", speed=2.0)
@@ -199,18 +181,18 @@ def test_a_job_whose_spec_no_longer_allows_its_gpus_loses_them_and_nobody_else_d
         assert codes == {"old": CauseCode.SPEC_CHANGED}, (name, change)
 
 
-def test_an_edit_of_its_numbers_of_gpus_costs_a_job_a_reshape_and_no_stop():
+def test_edit_of_gpu_counts_is_a_reshape():
     cases = ((4, (1, 2)), (4, (3,)), (2, (4,)), (2, (3, 4)))
     for name, (held, options) in itertools.product(policies.NAMES, cases):
         old = make_state("old", options=options, requested=options[-1], holds={"n1": range(held)})
         step = decide(make_snapshot(make_cluster(n1=4), old), name)["old"]
         assert isinstance(step, Reshape), name
         assert count(step) in options, name
-        # Not the reason that a policy has for the number: nothing but the edit makes the job change.
+        # The reason is the edit, not the cause that the policy has for the number.
         assert step.cause.code is CauseCode.SPEC_CHANGED, name
 
 
-def test_a_job_for_whose_new_number_of_gpus_there_is_no_room_waits_for_it():
+def test_edit_without_room_waits():
     old = make_state("old", options=(8,), holds={"n1": (0, 1)})
     for name in policies.NAMES:
         step = decide(make_snapshot(make_cluster(n1=4), old), name)["old"]
@@ -218,7 +200,7 @@ def test_a_job_for_whose_new_number_of_gpus_there_is_no_room_waits_for_it():
         assert step.cause.code is CauseCode.SPEC_CHANGED, name
 
 
-def test_of_two_jobs_seen_on_one_gpu_the_later_one_goes():
+def test_second_job_on_one_gpu_stops():
     states = [
         make_state("first", options=(2,), holds={"n1": (0, 1)}),
         make_state("second", options=(2,), holds={"n1": (1, 2)}),

@@ -65,22 +65,16 @@ def state(*, gpus=0, speed=0.0, total=1000.0, adjusting=False):
     )
 
 
-# --- speeds
-
-
-def test_a_speed_is_the_value_of_its_estimate():
+def test_speed_is_the_value_of_its_estimate():
     predict = predictor()
     for shape in (Shape(2), Shape(3), Shape(4, 2), Shape(16, 2)):
         assert predict.speed(job(), shape) == predict.estimate(job(), shape).value > 0.0
 
 
-# --- shapes and types
-
-
 @pytest.mark.parametrize(
     ("gpus", "nodes"), [(0, 1), (1, 1), (8, 1), (9, 2), (12, 2), (13, 3), (14, 3), (99, 3)]
 )
-def test_a_shape_at_best_is_on_the_fewest_nodes(gpus, nodes):
+def test_best_shape_uses_the_fewest_nodes(gpus, nodes):
     predict = predictor(nodes=[Node.of("a", 2), Node.of("b", 8), Node.of("c", 4)])
     assert predict.shape(gpus, "") == Shape(gpus, nodes, "")
     # The second time it is remembered.
@@ -107,33 +101,27 @@ ON_TWO_TYPES = {Shape(1, 1, "V100"): 4.0, Shape(8, 1, "K80"): 8.0, Shape(1, 1, "
         (("H900",), False, 1, "H900"),
     ],
 )
-def test_the_best_type_is_the_fastest_that_is_accepted_and_there(types, mixed, gpus, best):
+def test_best_type_is_the_fastest_accepted(types, mixed, gpus, best):
     predict = predictor(ON_TWO_TYPES, nodes=TWO_TYPES)
     assert predict.best_type(job(types=types, mixed=mixed), gpus) == best
 
 
-# --- what is seen corrects what is predicted
-
-
-def test_a_job_that_trains_is_as_fast_as_it_is_seen_to_be():
+def test_observed_speed_replaces_the_prediction():
     running = state(gpus=2, speed=0.85)
     assert predictor().training_time(running, Shape(2), now=0.0) == 1000.0 / 0.85
 
 
-def test_a_job_slower_than_predicted_is_slower_in_its_other_shapes_too():
+def test_slow_job_is_slow_in_all_shapes():
     running = state(gpus=2, speed=0.85)
     assert predictor().training_time(running, Shape(4), now=0.0) == pytest.approx(1000.0 / 1.2)
 
 
-# --- times
-
-
-def test_the_completion_of_a_newcomer_has_all_six_terms():
+def test_completion_has_all_six_terms():
     expected = (100.0 + 4 * 1.0) + (20.0 + 4 * 0.5) + 1000.0 / 2.4 + 5.0 + 2.0 + 40.0
     assert predictor().completion(state(), Shape(4), now=0.0) == pytest.approx(expected)
 
 
-def test_a_change_in_place_restarts_the_process_only():
+def test_in_place_change_restarts_the_process():
     change = 5.0 + 2.0 + (20.0 + 4 * 0.5)
     running = state(gpus=2, speed=1.7)
     predict = predictor()
@@ -143,7 +131,7 @@ def test_a_change_in_place_restarts_the_process_only():
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_a_change_by_recreation_restarts_the_pod_too(moves):
+def test_recreate_change_restarts_the_pod(moves):
     change = 5.0 + 2.0 + 40.0 + (100.0 + 4 * 1.0) + (20.0 + 4 * 0.5)
     running = state(gpus=2, speed=1.7)
     predict = predictor(mechanism=Mechanism.RECREATE)
@@ -153,7 +141,7 @@ def test_a_change_by_recreation_restarts_the_pod_too(moves):
     assert after == pytest.approx(expected)
 
 
-def test_in_place_a_job_trains_on_while_pods_on_new_nodes_are_made_ready():
+def test_in_place_move_trains_while_pods_start():
     running = state(gpus=2, speed=1.7)
     predict = predictor()
     lead, restart = 100.0 + 4 * 1.0, 5.0 + 2.0 + (20.0 + 4 * 0.5)
@@ -170,18 +158,15 @@ def test_in_place_a_job_trains_on_while_pods_on_new_nodes_are_made_ready():
     st.booleans(),
     st.sampled_from(list(Mechanism)),
 )
-def test_a_change_that_changes_nothing_only_costs(gpus, speed, total, adjusting, mechanism):
+def test_null_change_only_costs(gpus, speed, total, adjusting, mechanism):
     predict = predictor(mechanism=mechanism)
     running = state(gpus=gpus, speed=speed, total=total, adjusting=adjusting)
     stay = predict.remaining(running, now=0.0)
     assert stay <= predict.remaining_after(running, Shape(gpus), now=0.0)
     if adjusting:
-        return  # It does not train, so that nothing is known of what it does meanwhile.
+        return  # It does not train, so its progress meanwhile is unknown.
     moved = predict.remaining_after(running, Shape(gpus), now=0.0, moves=True)
     assert stay <= moved * (1 + 1e-9)
-
-
-# --- how sure that is
 
 
 def observed(*speeds: float) -> Profile:
@@ -216,20 +201,20 @@ TRAINS = state(gpus=2, speed=1.7)
     st.floats(0.0, 1e6),
     st.booleans(),
 )
-def test_what_is_expected_lies_between_its_bounds(speeds, gpus, speed, total, adjusting):
+def test_expectation_lies_within_its_bounds(speeds, gpus, speed, total, adjusting):
     running = state(gpus=gpus, speed=speed, total=total, adjusting=adjusting)
     found = span(observed(*speeds) if speeds else None, running)
     assert 0.0 <= found.low <= found.high
     assert found.low <= found.expected <= found.high or found.expected == float("inf")
 
 
-def test_the_end_of_a_job_of_unmeasured_speed_has_only_an_upper_bound():
+def test_end_without_measured_speed_has_an_upper_bound():
     assert span(None, TRAINS) == Span(float("inf"), 0.0, 1000.0 / 1.7)
     assert span(None, replace(TRAINS, speed=0.0)).low == float("inf")
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
-def test_most_trainings_end_between_the_bounds(noise):
+def test_nine_in_ten_trainings_end_within_bounds(noise):
     """The bounds hold nine of ten trainings at every noise, which is the reason for their width."""
     chance, hits = random.Random(noise), 0
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Priorities are granted by an administrator where several users submit jobs."""
+"""An administrator grants priorities above 0."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from dljob.kube.names import max_priority_of
 CLOSED = NamespaceLimits().closed()
 
 
-def test_no_namespace_has_a_priority_above_zero_that_is_not_granted():
+def test_ungranted_namespace_has_priority_zero():
     assert CLOSED.priority_of("team-a") == 0
     granted = NamespaceLimits(max_priority={"team-a": 100}).closed()
     assert (granted.priority_of("team-a"), granted.priority_of("team-b")) == (100, 0)
@@ -16,7 +16,7 @@ def test_no_namespace_has_a_priority_above_zero_that_is_not_granted():
     assert free.priority_of("team-b") == 1000
 
 
-def test_a_grant_of_a_namespace_goes_before_the_settings():
+def test_grant_overrides_the_settings():
     granted = CLOSED.granting({"team-a": 50})
     assert (granted.priority_of("team-a"), granted.priority_of("team-b")) == (50, 0)
     lowered = NamespaceLimits(max_priority={"team-a": 100}).closed().granting({"team-a": -5})
@@ -26,7 +26,7 @@ def test_a_grant_of_a_namespace_goes_before_the_settings():
 @pytest.mark.parametrize(
     ("written", "granted"), [("100", 100), ("-1", -1), ("", None), ("high", None), ("1e3", None)]
 )
-def test_the_annotation_of_a_namespace_grants_a_number(written: str, granted: int | None):
+def test_annotation_grants_a_number(written: str, granted: int | None):
     namespace = {"metadata": {"name": "team-a", "annotations": {"dljob.io/max-priority": written}}}
     assert max_priority_of(namespace) == granted
     assert max_priority_of({"metadata": {"name": "team-a"}}) is None

@@ -57,15 +57,13 @@ profiles = st.builds(
 
 
 def document(**changes) -> dict[str, object]:
-    return {
-        "apiVersion": "dljob.io/v1alpha1",
-        "kind": "Profile",
-        "type": {"model": "resnet50"},
-        **changes,
-    }
+    """Make a profile of one type, with fields changed, or left out where they are None."""
+    fields = {"kind": "Profile", "type": {"model": "resnet50"}, **changes}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    return {"apiVersion": "dljob.io/v1alpha1", **fields}
 
 
-def told(wrong: object) -> tuple[str, ...]:
+def errors_of(wrong: object) -> tuple[str, ...]:
     with pytest.raises(ProfileFileError) as raised:
         parse_all(wrong)
     return raised.value.lines()
@@ -73,14 +71,14 @@ def told(wrong: object) -> tuple[str, ...]:
 
 @few_examples(40)
 @given(profiles)
-def test_what_was_written_is_read_to_the_last_bit(profile: Profile):
+def test_profile_survives_a_round_trip(profile: Profile):
     text = json.dumps(render(profile), allow_nan=False)
     assert parse(json.loads(text)).says_the_same_as(profile)
 
 
 @few_examples(15)
 @given(st.lists(profiles, max_size=3, unique_by=lambda profile: profile.type))
-def test_several_are_written_as_one_list(several):
+def test_several_profiles_are_one_list(several):
     text = json.dumps(render_all(several), allow_nan=False)
     read = parse_all(json.loads(text))
     assert [each.type for each in read] == sorted(each.type for each in several)
@@ -88,7 +86,7 @@ def test_several_are_written_as_one_list(several):
     assert all(each.says_the_same_as(by_type[each.type]) for each in read)
 
 
-def test_what_is_left_out_has_its_default():
+def test_omitted_fields_have_defaults():
     speed = {"gpus": 2, "iterationsPerSecond": 5}
     profile = parse(document(speeds=[speed], costs={"checkpoint": 3}))
     assert profile.speeds == {Shape(2): Speed(5.0)}
@@ -131,28 +129,24 @@ FOUR = {"gpus": 4, "iterationsPerSecond": 5.0}
             "accuracy[1]: iteration 1 is in the list twice; remove one of them",
         ),
         (
-            {"apiVersion": "dljob.io/v1alpha1", "kind": "ProfileList", "items": [document()] * 2},
+            document(kind="ProfileList", items=[document()] * 2, type=None),
             "items[1].type: resnet50 is in the list twice; remove one of them",
         ),
         (
-            {
-                "apiVersion": "dljob.io/v1alpha1",
-                "kind": "ProfileList",
-                "items": [document(speeds=[FOUR, FOUR])],
-            },
+            document(kind="ProfileList", items=[document(speeds=[FOUR, FOUR])], type=None),
             "items[0].speeds[1]: the speed of 4 GPUs is in the list twice; remove one of them",
         ),
         (
-            {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "items": []},
+            document(kind="DLJob", items=[], type=None),
             'kind: "DLJob" is not known here; write ProfileList',
         ),
     ],
 )
-def test_a_wrong_document_is_refused_in_one_line_that_says_what_to_do(wrong, line: str):
-    assert told(wrong) == (line,)
+def test_wrong_document_has_one_clear_line(wrong, line: str):
+    assert errors_of(wrong) == (line,)
 
 
-def test_the_source_stands_first():
+def test_source_comes_first():
     with pytest.raises(ProfileFileError, match=r"^mine\.json: type: it is missing; say of which"):
         parse({"apiVersion": "dljob.io/v1alpha1", "kind": "Profile"}, source="mine.json")
 
@@ -168,7 +162,7 @@ def test_the_source_stands_first():
         Profile(KIND, {Shape(gpus): Speed(1.0) for gpus in range(1, MOST_SHAPES + 2)}),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(profile: Profile):
+def test_unreadable_profile_is_not_written(profile: Profile):
     with pytest.raises(ProfileFileError, match="the profile of"):
         render(profile)
 
@@ -189,7 +183,7 @@ observations = st.one_of(
 
 @few_examples(40)
 @given(st.lists(observations, max_size=60))
-def test_whatever_is_observed_can_be_written(seen):
+def test_any_observation_can_be_written(seen):
     profile = Profile(KIND)
     for each in seen:
         profile = fold(profile, each)

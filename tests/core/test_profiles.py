@@ -1,5 +1,6 @@
 import math
 from functools import reduce
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,14 +41,7 @@ def speed_of(profile: Profile) -> float:
     return profile.speeds[SHAPE].iterations_per_s
 
 
-# --- speeds
-
-
-def test_the_first_observation_is_believed():
-    assert speed_of(folded(EMPTY, speeds_seen(5.0))) == 5.0
-
-
-def test_folding_leaves_the_old_profile_as_it_was():
+def test_first_observation_is_believed_and_folding_does_not_mutate():
     profile = folded(EMPTY, speeds_seen(5.0))
     folded(profile, speeds_seen(7.0))
     assert speed_of(profile) == 5.0
@@ -55,7 +49,7 @@ def test_folding_leaves_the_old_profile_as_it_was():
 
 
 @given(st.lists(st.floats(0.5, 1e4), max_size=4), st.permutations(range(9)))
-def test_four_stragglers_in_nine_change_nothing(outliers, order):
+def test_minority_of_outliers_changes_nothing(outliers, order):
     seen = [*outliers, *[5.0] * (9 - len(outliers))]
     profile = folded(EMPTY, speeds_seen(*(seen[i] for i in order)))
     assert speed_of(profile) == 5.0
@@ -74,13 +68,13 @@ def test_weight_and_memory_saturate(speeds):
     assert min(speeds) <= speed.iterations_per_s <= max(speeds)
 
 
-def test_an_offline_profile_counts_as_one_observation():
+def test_offline_profile_counts_as_one_observation():
     offline = Profile(KIND, {SHAPE: Speed(10.0, weight=5.0)})
     assert speed_of(folded(offline, speeds_seen(5.0))) == 7.5
     assert speed_of(folded(offline, speeds_seen(5.0, 5.0))) == 5.0
 
 
-def test_what_was_seen_long_ago_counts_as_one_observation():
+def test_stale_observations_count_as_one():
     profile = folded(EMPTY, speeds_seen(*[5.0] * 20))
     later = speeds_seen(4.0, 4.0, at=STALE_AFTER_S + 100.0)
     assert speed_of(folded(profile, later)) == 4.0
@@ -101,28 +95,24 @@ def test_what_was_seen_long_ago_counts_as_one_observation():
         CostSeen(CostTerm.CHECKPOINT, math.nan),
     ],
 )
-def test_what_says_nothing_is_not_learnt(seen):
+def test_invalid_observations_are_ignored(seen):
     assert fold(EMPTY, seen) is EMPTY
 
 
-def test_a_warm_up_is_forgotten():
+def test_warm_up_is_forgotten():
     slow = folded(EMPTY, speeds_seen(1.0, 1.1))
     warm = fold(slow, SpeedSeen(SHAPE, 5.0, duration_s=10.0, at=99.0, replaces=2))
     assert speed_of(warm) == 5.0
     assert warm.speeds[SHAPE].weight == 1.0
 
 
-def test_a_start_with_its_warm_up_takes_the_place_of_the_start_alone():
+def test_start_with_warm_up_replaces_plain_start():
     start = CostTerm.PROCESS_INITIALIZATION
-    profile = folded(EMPTY, [CostSeen(start, 20.0), CostSeen(start, 35.0, replaces=1)])
-    assert profile.costs is not None
+    profile: Any = folded(EMPTY, [CostSeen(start, 20.0), CostSeen(start, 35.0, replaces=1)])
     assert profile.costs.process_initialization == 35.0
 
 
-# --- accuracy
-
-
-def test_a_learning_curve_is_in_order_however_it_comes():
+def test_learning_curve_is_sorted():
     profile = folded(EMPTY, [AccuracySeen(20.0, 0.5), AccuracySeen(10.0, 0.3)])
     assert profile.accuracy == (AccuracyPoint(10.0, 0.3), AccuracyPoint(20.0, 0.5))
 
@@ -130,7 +120,7 @@ def test_a_learning_curve_is_in_order_however_it_comes():
 @given(
     st.lists(st.builds(AccuracySeen, st.floats(0.0, 1e17), st.floats(-1e99, 1e99)), max_size=150)
 )
-def test_a_learning_curve_is_bounded_and_keeps_its_ends(seen):
+def test_learning_curve_is_bounded_and_keeps_its_ends(seen):
     points = folded(EMPTY, seen).accuracy
     assert len(points) <= MOST_ACCURACY_POINTS
     if seen:
@@ -155,31 +145,23 @@ def test_thinning_keeps_the_shape():
         assert abs(kept - truth(k)) < 0.005 or 2950 < k < 3050
 
 
-# --- costs
-
-
-def test_a_measured_cost_takes_the_place_of_the_default():
+def test_measured_cost_replaces_the_default():
     defaults = Costs(checkpoint=60.0, pod_termination=30.0)
     profile = fold(EMPTY, CostSeen(CostTerm.CHECKPOINT, 5.0), defaults=defaults)
     assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
 
 
-def test_what_each_gpu_adds_is_not_counted_twice():
+def test_cost_per_gpu_is_not_counted_twice():
     defaults = Costs(process_initialization=1.0, process_initialization_per_gpu=2.0)
     seen = CostSeen(CostTerm.PROCESS_INITIALIZATION, 30.0, gpus=8)
-    costs = fold(EMPTY, seen, defaults=defaults).costs
-    assert costs is not None
+    costs: Any = fold(EMPTY, seen, defaults=defaults).costs
     assert costs.process_start(8) == 30.0
     short = CostSeen(CostTerm.PROCESS_INITIALIZATION, 3.0, gpus=8)
     costs = fold(EMPTY, short, defaults=defaults).costs
-    assert costs is not None
     assert costs.process_initialization == 0.0
 
 
-# --- bounds
-
-
-def test_of_too_many_shapes_the_one_not_seen_for_longest_is_forgotten():
+def test_oldest_shape_is_forgotten():
     shapes = [Shape(gpus, 1, "V100") for gpus in range(1, MOST_SHAPES + 1)]
     profile = folded(
         EMPTY, [SpeedSeen(shape, 5.0, 60.0, at=1000.0 - shape.gpus) for shape in shapes]
@@ -191,7 +173,7 @@ def test_of_too_many_shapes_the_one_not_seen_for_longest_is_forgotten():
     assert profile.speeds.keys() == {*shapes[:-1], new}
 
 
-def test_two_profiles_may_say_the_same():
+def test_equal_profiles_say_the_same():
     seen = [*speeds_seen(5.0), AccuracySeen(1.0, 0.5), CostSeen(CostTerm.CHECKPOINT, 3.0)]
     one, other = folded(EMPTY, seen), folded(Profile(KIND), seen)
     assert one.says_the_same_as(other)

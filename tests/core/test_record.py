@@ -1,4 +1,4 @@
-"""The record of what happened: written and read back, refused where it is damaged, and summed up."""
+"""A record is written, read back, refused where it is damaged, and summed up."""
 
 import json
 from dataclasses import replace
@@ -64,7 +64,7 @@ WHOLE = Record.of(
 )
 
 
-def test_what_is_written_is_read_back():
+def test_record_survives_a_round_trip():
     lines = [*encode(WHOLE)]
     assert decode(lines, "it") == WHOLE
     assert {type(line) for line in WHOLE.lines} == set(LINES)
@@ -73,40 +73,46 @@ def test_what_is_written_is_read_back():
     assert {each["kind"] for each in others} == {kind.__name__.lower() for kind in LINES}
 
 
-def test_fields_that_a_newer_version_has_added_are_left_alone():
+def test_unknown_fields_are_ignored():
     header, *lines = encode(WHOLE)
     lines[2] = lines[2].replace('"kind"', '"moon":"full","kind"')
     assert decode([header, *lines], "it") == WHOLE
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ([], "it, line 1: this is not a record of DLJob"),
         (["job_id,submit_time_s\n"], "it, line 1: this is not a record of DLJob"),
         (['{"format":"dljob.io/record","version":2}\n'], "version 2, and this dljob reads none"),
-        (['{"format":"dljob.io/record","version":1,"source":"moon"}\n'], "line 1: source: is not"),
+        (
+            ['{"format":"dljob.io/record","version":1,"source":"moon"}\n'],
+            'line 1: source: "moon" is not',
+        ),
         (["HEADER", '{"kind":"gpu","at":1'], "it, line 2: the line has no end"),
         (["HEADER", "{broken}\n"], "it, line 2: the message: is not JSON"),
-        (["HEADER", '{"kind":"moon","at":1}\n'], "it, line 2: kind: is not one of the known words"),
+        (
+            ["HEADER", '{"kind":"moon","at":1}\n'],
+            'it, line 2: kind: "moon" is not one of the words',
+        ),
         (["HEADER", '{"kind":"gpu","at":NaN,"node":"n","gpu":0}\n'], "it, line 2"),
         (["HEADER", '{"kind":"gpu","at":-1,"node":"n","gpu":0}\n'], "it, line 2: at: "),
-        (["HEADER", '{"kind":"ended","at":1,"job":"a"}\n'], "line 2: outcome: is missing"),
+        (["HEADER", '{"kind":"ended","at":1,"job":"a"}\n'], "line 2: outcome: it is missing"),
         (
             ["HEADER", '{"kind":"given","at":1,"job":"a","placement":{"gpus":2,"nodes":[]}}\n'],
             "line 2: placement: is not the number of GPUs under nodes",
         ),
     ],
 )
-def test_what_is_damaged_or_newer_is_refused_with_its_line_and_field(wrong, told):
+def test_damaged_or_newer_record_is_refused(wrong, message):
     header = next(encode(WHOLE))
     with pytest.raises(RecordError) as caught:
         decode([header if line == "HEADER" else line for line in wrong], "it")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_gpu_seconds_are_those_of_the_gpus_that_were_given():
+def test_gpu_seconds_follow_the_grants():
     assert sum_gpu_seconds(WHOLE) == {"team/a": 70.0, "b": 70.0}
     assert [(span.job, span.begin, span.end, span.is_over) for span in list_spans(WHOLE)] == [
         ("team/a", 10.0, 30.0, True),
@@ -115,7 +121,7 @@ def test_gpu_seconds_are_those_of_the_gpus_that_were_given():
     ]
 
 
-def test_the_queue_and_idle_gpus_over_time():
+def test_levels_over_time():
     assert list_levels(WHOLE) == (
         Levels(0.0, queued=0, idle=2, in_service=2),
         Levels(10.0, queued=0, idle=0, in_service=2),
@@ -126,7 +132,7 @@ def test_the_queue_and_idle_gpus_over_time():
     )
 
 
-def test_a_gpu_of_a_job_that_may_not_be_seen_is_neither_idle_nor_out_of_service():
+def test_hidden_gpu_is_neither_idle_nor_out_of_service():
     held = Gpu(at=10.0, node="n1", gpu=0, in_service=False, held=True)
     free = replace(held, at=20.0, in_service=True, held=False)
     record = Record.of(WHOLE.header, [replace(free, at=0.0), held, free])
@@ -140,7 +146,7 @@ def test_a_gpu_of_a_job_that_may_not_be_seen_is_neither_idle_nor_out_of_service(
     assert make_document(report)["heldByOthers"] == 10.0
 
 
-def test_a_part_begins_with_how_things_were_then():
+def test_cut_begins_with_the_state_at_its_start():
     header = Header(source=Source.MACHINE, since=35.0, until=100.0)
     part = Record.of(header, cut(WHOLE.lines, 35.0))
     assert sum_gpu_seconds(part) == {"team/a": 25.0, "b": 65.0}
@@ -149,7 +155,7 @@ def test_a_part_begins_with_how_things_were_then():
     assert sum_gpu_seconds(late) == {"b": 30.0}
 
 
-def test_a_job_on_several_nodes_reaches_a_phase_with_its_last_node():
+def test_phase_begins_with_the_last_node():
     header = Header(source=Source.MACHINE, until=20.0)
     reached = [(Stage.ASKED, "", 0.0), (Stage.SAVING, "n1", 1.0), (Stage.SAVING, "n2", 2.0)]
     reached += [(Stage.STOPPED, "n1", 3.0), (Stage.STOPPED, "n2", 5.0), (Stage.STARTED, "n1", 6.0)]

@@ -1,4 +1,4 @@
-"""Of jobs that a reader may not see, a narrowed record has only the times in which they hold each GPU."""
+"""A narrowed record shows of hidden jobs only when they hold each GPU."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def narrow_to_red(record):
 
 
 def shown(record):
-    """Return when each GPU is held by other jobs, and when it is out of service."""
+    """Return the times when other jobs hold each GPU, or it is out of service."""
     outages = list_outages(narrow_to_red(record))
     return {
         ref.number: [(each.begin, each.end, each.is_held) for each in found]
@@ -62,7 +62,7 @@ def shown(record):
     }
 
 
-def test_gpus_of_other_jobs_are_blocks():
+def test_gpus_of_hidden_jobs_are_blocks():
     # GPU 2 is out of service from 90 on, but until the end another job has it.
     assert shown(RECORD) == {0: [], 1: [(10.0, 40.0, True)], 2: [(10.0, 100.0, True)]}
     report = make_report(narrow_to_red(RECORD), By.NAMESPACE)
@@ -73,7 +73,7 @@ def test_gpus_of_other_jobs_are_blocks():
     assert ("", "held by other jobs", 120.0) in [(*each.values(),) for each in list_parts(report)]
 
 
-def test_a_gpu_that_another_job_gave_up_is_out_of_service_without_the_reason():
+def test_released_gpu_is_out_of_service_without_reason():
     ended = Record.of(
         RECORD.header, [*RECORD.lines, Ended(at=95.0, job="blue/b", outcome="Failed")]
     )
@@ -84,7 +84,7 @@ def test_a_gpu_that_another_job_gave_up_is_out_of_service_without_the_reason():
     assert reasons == ["", "", WITHHELD]
 
 
-def test_neither_the_number_of_other_jobs_nor_their_changes_can_be_counted():
+def test_hidden_jobs_cannot_be_counted():
     mine = [line for line in RECORD.lines if isinstance(line, Gpu) or line.job == "red/a"]
     others: list[Line] = [
         Submitted(at=1.0, job="blue/x"),
@@ -105,7 +105,7 @@ def test_neither_the_number_of_other_jobs_nor_their_changes_can_be_counted():
         assert narrow_to_red(record) == narrow_to_red(RECORD)
 
 
-def test_the_record_begins_with_the_first_job_that_the_reader_sees():
+def test_narrowed_record_begins_with_the_first_visible_job():
     lines: list[Line] = [
         Gpu(at=3.0, node=NODE, gpu=1),
         Submitted(at=3.0, job="blue/first"),

@@ -28,17 +28,14 @@ def estimate(
     return Atlas(profiles_of(speeds)).estimate(kind, shape)
 
 
-# --- nodes
-
-
-def test_more_nodes_are_slower_by_what_this_profile_shows():
+def test_spread_penalty_comes_from_the_profile():
     speeds = {A: {Shape(4, 1): 8.0, Shape(4, 2): 4.0, Shape(8, 1): 12.0}}
     spread = estimate(speeds, A, Shape(8, 2))
     assert spread.value == pytest.approx(6.0)
     assert 0.5 < spread.confidence < 1.0
 
 
-def test_a_profile_that_was_never_spread_learns_it_from_its_model_before_others():
+def test_spread_penalty_comes_from_the_model_before_others():
     other_batch = A._replace(batch_size=128)
     speeds = {
         A: {Shape(8, 1): 12.0},
@@ -48,30 +45,27 @@ def test_a_profile_that_was_never_spread_learns_it_from_its_model_before_others(
     assert estimate(speeds, A, Shape(8, 2)).value == pytest.approx(6.0)
 
 
-def test_where_nobody_was_spread_the_usual_loss_is_assumed():
+def test_spread_penalty_has_a_default():
     spread = estimate({A: {Shape(8, 1): 12.0}}, A, Shape(8, 2))
     assert spread.value == pytest.approx(12.0 * 2**-SPREAD_EXPONENT)
     assert spread.confidence < 0.5
 
 
-# --- counts beyond the measured ones
-
-
-def test_a_larger_batch_scales_further_than_the_smaller_one_that_was_measured():
+def test_larger_batch_scales_further():
     small = A._replace(batch_size=16)
     speeds = {A: {Shape(1): 10.0}, small: {Shape(1): 1.0, Shape(8): 4.0}}
     larger = estimate(speeds, A, Shape(8)).value
     assert 40.0 < larger <= 80.0
 
 
-def test_beyond_enough_measured_counts_the_fit_of_this_very_job_counts():
+def test_own_fit_counts_beyond_enough_points():
     flat = {Shape(1): 10.0, Shape(2): 11.0, Shape(4): 11.5, Shape(8): 11.8}
     steep = {Shape(gpus): float(gpus) for gpus in (1, 2, 4, 8, 16)}
     beyond = estimate({A: flat, B: steep}, A, Shape(16))
     assert 11.5 < beyond.value < 12.5
 
 
-def test_one_measured_count_grows_as_others_do():
+def test_single_point_grows_like_others():
     speeds = {A: {Shape(1): 10.0}, C: {Shape(1): 1.0, Shape(8): 4.0}}
     assert estimate(speeds, A, Shape(8)).value == pytest.approx(40.0)
     # The second time it is remembered.
@@ -83,7 +77,7 @@ POINTS = st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.1, 100.0
 
 
 @given(POINTS, POINTS, st.integers(1, 64))
-def test_nothing_grows_faster_than_linearly_from_where_it_was_measured(mine, others, gpus):
+def test_growth_is_at_most_linear(mine, others, gpus):
     speeds = {
         A: {Shape(count): speed for count, speed in mine.items()},
         B: {Shape(count): speed for count, speed in others.items()},
@@ -106,7 +100,7 @@ def test_nothing_grows_faster_than_linearly_from_where_it_was_measured(mine, oth
     st.sampled_from(["", "V100", "K80", "P100+V100"]),
     st.sampled_from([A, A._replace(batch_size=0), B, JobType("")]),
 )
-def test_every_question_has_a_finite_answer_and_a_confidence(points, gpus, nodes, gpu_type, kind):
+def test_every_estimate_is_finite(points, gpus, nodes, gpu_type, kind):
     speeds = {A: {Shape(count, 1, name): speed for (count, name), speed in points.items()}}
     value, confidence = estimate(speeds, kind, Shape(gpus, nodes, gpu_type))
     assert 0.0 <= value < 1e9
@@ -115,10 +109,7 @@ def test_every_question_has_a_finite_answer_and_a_confidence(points, gpus, nodes
     assert (value > 0.0) == (gpus > 0 and nodes > 0 and is_related)
 
 
-# --- types of GPU
-
-
-def test_another_type_is_as_much_faster_as_it_is_for_the_same_model():
+def test_type_ratio_comes_from_the_same_model():
     twin = A._replace(batch_size=128)
     speeds = {
         A: {Shape(2, 1, "P100"): 3.0},
@@ -130,13 +121,13 @@ def test_another_type_is_as_much_faster_as_it_is_for_the_same_model():
     assert faster.confidence == pytest.approx(0.5)
 
 
-def test_a_type_that_nobody_knows_is_taken_to_be_alike_with_little_confidence():
+def test_unknown_type_has_little_confidence():
     unknown = estimate({A: {Shape(2, 1, "K80"): 3.0}}, A, Shape(2, 1, "H900"))
     assert unknown.value == 3.0
     assert unknown.confidence <= 0.1
 
 
-def test_the_nameless_type_is_the_one_there_is():
+def test_unnamed_type_is_the_only_type():
     nameless = estimate({A: {Shape(2, 1, "V100"): 3.0}}, A, Shape(2))
     assert nameless.value == 3.0
     named = estimate({A: {Shape(2): 3.0}}, A, Shape(2, 1, "V100"))
@@ -144,21 +135,14 @@ def test_the_nameless_type_is_the_one_there_is():
     assert nameless.confidence == named.confidence == 0.5
 
 
-def test_mixed_types_go_at_the_pace_of_the_slowest():
+def test_mixed_types_run_at_the_slowest_pace():
     speeds = {A: {Shape(4, 2, "K80"): 1.0, Shape(4, 2, "V100"): 4.0}}
     mixed = estimate(speeds, A, Shape(4, 2, "K80+V100"))
     assert mixed.value == 1.0
     assert 0.0 < mixed.confidence < 1.0
 
 
-# --- types of job
-
-
-def test_with_no_profile_at_all_nothing_is_known():
-    assert estimate({}, A, Shape(4)) == UNKNOWN
-
-
-def test_a_batch_never_seen_computes_longer_but_does_not_synchronise_longer():
+def test_larger_batch_computes_but_does_not_sync_longer():
     speeds = {A: {Shape(1): 1.0, Shape(2): 1.5, Shape(4): 2.0, Shape(8): 2.4}}
     double = A._replace(batch_size=128)
     alone = estimate(speeds, double, Shape(1))
@@ -168,22 +152,20 @@ def test_a_batch_never_seen_computes_longer_but_does_not_synchronise_longer():
     assert alone.confidence == 0.5
 
 
-def test_a_model_is_the_same_however_it_is_spelt():
+def test_spelling_of_a_model_does_not_matter():
     speeds = {JobType("ResNet-50", "", 64): {Shape(1): 5.0}, B: {Shape(1): 1.0}}
     assert estimate(speeds, JobType("resnet50", "imagenet", 64), Shape(1)).value == 5.0
 
 
-def test_jobs_of_other_models_say_nothing_of_a_new_one():
+def test_other_models_say_nothing():
     speeds = {A: {Shape(1): 1.0, Shape(8): 8.0}, B: {Shape(1): 10.0}}
     same_dataset = JobType("new", A.dataset, A.batch_size)
     for kind in (JobType("new"), same_dataset):
         assert estimate(speeds, kind, Shape(1)) == UNKNOWN
+    assert estimate({}, A, Shape(4)) == UNKNOWN
 
 
-# --- the collection
-
-
-def test_the_answer_does_not_hang_on_what_was_asked_before():
+def test_estimates_do_not_depend_on_order():
     speeds = {
         A: {Shape(1): 1.0, Shape(4): 3.0},
         B: {Shape(1): 2.0, Shape(8): 4.0, Shape(8, 2): 3.0},

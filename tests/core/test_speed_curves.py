@@ -34,7 +34,7 @@ def profile_of(speeds: dict[Shape, float]) -> Profile:
     st.dictionaries(st.integers(1, 256), st.floats(1e-3, 1e3), min_size=2, max_size=9),
     st.floats(0.1, 10.0),
 )
-def test_the_fit_is_as_good_as_that_of_scipy(speeds, weight):
+def test_fit_matches_scipy(speeds, weight):
     points = [Point(gpus, 1, speed, weight) for gpus, speed in sorted(speeds.items())]
     counts = np.array(sorted(speeds), dtype=float)
     columns = [1.0 / counts, np.ones_like(counts), counts][: 3 if len(points) > 2 else 2]
@@ -60,7 +60,7 @@ SPEEDS = st.dictionaries(SHAPES, st.floats(0.01, 1000.0), min_size=1, max_size=1
 
 @few_examples(40)
 @given(SPEEDS)
-def test_a_measured_shape_is_as_fast_as_it_was_measured(speeds):
+def test_measured_shape_has_its_measured_speed(speeds):
     profile = profile_of(speeds)
     for shape, speed in speeds.items():
         assert estimate_alone(profile, shape) == (speed, 1.0)
@@ -68,7 +68,7 @@ def test_a_measured_shape_is_as_fast_as_it_was_measured(speeds):
 
 @few_examples(60)
 @given(SPEEDS, SHAPES)
-def test_between_two_measured_counts_the_speed_lies_between_theirs(speeds, shape):
+def test_speed_lies_between_measured_neighbours(speeds, shape):
     profile = profile_of(speeds)
     estimate = estimate_alone(profile, shape)
     like = [s for s in speeds if s.nodes == shape.nodes and s.gpu_type == shape.gpu_type]
@@ -83,28 +83,26 @@ def test_between_two_measured_counts_the_speed_lies_between_theirs(speeds, shape
         assert 0.0 < estimate.confidence <= 1.0
 
 
-def test_between_two_counts_speed_is_straight_in_log_log():
+def test_interpolation_is_linear_in_log_log():
     profile = profile_of({Shape(2): 2.0, Shape(8): 8.0})
     estimate = estimate_alone(profile, Shape(4))
     assert estimate is not None
     assert estimate.value == pytest.approx(4.0)
 
 
-def test_speeds_that_cannot_be_are_not_points():
+def test_impossible_speeds_are_ignored():
     speeds = {Shape(1): 0.0, Shape(2): -1.0, Shape(4): math.nan, Shape(8): math.inf, Shape(16): 3.0}
     assert points_by_type(profile_of(speeds)) == {"": (Point(16, 1, 3.0, 1.0),)}
 
 
-def test_spreading_is_learnt_from_shapes_of_equal_count():
+def test_spread_exponent_is_learnt_and_not_negative():
     halved_by_doubling = profile_of({Shape(4, 1): 8.0, Shape(4, 2): 4.0, Shape(4, 4): 2.0})
     assert spread_exponent_alone(halved_by_doubling) == pytest.approx(1.0)
+    faster_on_two_nodes = profile_of({Shape(4, 1): 8.0, Shape(4, 2): 9.0})
+    assert spread_exponent_alone(faster_on_two_nodes) == 0.0
 
 
-def test_spreading_never_helps():
-    assert spread_exponent_alone(profile_of({Shape(4, 1): 8.0, Shape(4, 2): 9.0})) == 0.0
-
-
-def test_types_are_compared_at_the_shapes_that_both_have():
+def test_types_are_compared_at_common_shapes():
     profile = profile_of(
         {
             Shape(1, 1, "K80"): 1.0,
@@ -118,14 +116,14 @@ def test_types_are_compared_at_the_shapes_that_both_have():
     assert type_ratio_alone(profile, "K80", new="P100") is None
 
 
-def test_a_curve_is_brought_to_one_number_of_nodes():
+def test_curve_is_converted_to_one_node_count():
     points = [Point(1, 1, 2.0, 1.0), Point(4, 4, 4.0, 1.0)]
     curve = make_curve(points, 2, exponent=0.5)
     assert [point.nodes for point in curve] == [2, 2]
     assert [point.speed for point in curve] == pytest.approx([2.0 / 2**0.5, 4.0 * 2**0.5])
 
 
-def test_a_curve_says_nothing_beyond_its_ends():
+def test_curve_ends_at_its_measured_points():
     curve = curve_of({2: 2.0, 4: 3.0})
     assert read_curve(curve, 1) is None
     assert read_curve(curve, 8) is None
@@ -138,7 +136,7 @@ def test_a_curve_says_nothing_beyond_its_ends():
     st.integers(1, 256),
     st.floats(-1.0, 1e6),
 )
-def test_no_term_of_a_fit_is_negative_so_no_fit_grows_faster_than_linearly(speeds, gpus, weight):
+def test_fit_grows_at_most_linearly(speeds, gpus, weight):
     curve = [point._replace(weight=weight) for point in curve_of(speeds)]
     terms = fit_iteration_time(curve)
     assert all(term >= 0.0 for term in terms)

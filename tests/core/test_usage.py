@@ -1,4 +1,4 @@
-"""Where GPU time went: the parts of a report, against GPU-seconds of jobs and by hand."""
+"""The parts of GPU time in a report, against the GPU-seconds of jobs and by hand."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def record(*lines):
     return Record.of(Header(source=Source.MACHINE, until=100.0), (*gpus, *lines))
 
 
-def test_time_of_gpus_is_trained_lost_idle_waited_for_or_out_of_service():
+def test_gpu_time_is_split_into_all_parts():
     found = record(
         Submitted(at=10.0, job="a/x"),
         Decided(at=12.0, job="a/x", step="wait", cause="NoRoomForPod"),
@@ -50,7 +50,7 @@ def test_time_of_gpus_is_trained_lost_idle_waited_for_or_out_of_service():
     assert list(merge(wait[:2] for wait in read_timelines(found).waits)) == [(10.0, 20.0)]
 
 
-def test_a_job_trains_on_until_it_saves_itself():
+def test_job_trains_until_it_saves():
     found = record(
         Submitted(at=0.0, job="x"),
         Given(at=0.0, job="x", generation=1, placement=ONE),
@@ -66,7 +66,7 @@ def test_a_job_trains_on_until_it_saves_itself():
     assert report.idle == 40.0
 
 
-def test_a_failure_costs_the_restart_and_the_iterations_that_are_repeated():
+def test_failure_costs_restart_and_repeated_iterations():
     found = record(
         Submitted(at=0.0, job="x", model="resnet", user="ada"),
         Decided(at=0.0, job="x", step="start", generation=1, new=BOTH),
@@ -90,7 +90,7 @@ def test_a_failure_costs_the_restart_and_the_iterations_that_are_repeated():
         assert sum(part["gpu_seconds"] for part in list_parts(report)) == 200.0
 
 
-def test_a_job_whose_gpus_a_failure_took_loses_its_next_start_to_the_failure():
+def test_restart_after_failure_counts_as_failing():
     found = record(
         Decided(at=0.0, job="x", step="start", generation=1, new=ONE),
         Given(at=0.0, job="x", generation=1, placement=ONE),
@@ -103,7 +103,7 @@ def test_a_job_whose_gpus_a_failure_took_loses_its_next_start_to_the_failure():
     assert make_report(found, By.JOB).held == Held(trained=82.0, failing=8.0)
 
 
-def test_a_suspended_job_does_not_wait():
+def test_suspended_job_does_not_wait():
     found = record(
         Submitted(at=0.0, job="x"),
         Given(at=0.0, job="x", generation=1, placement=ONE),
@@ -116,7 +116,7 @@ def test_a_suspended_job_does_not_wait():
     assert report.idle == 80.0 + 60.0
 
 
-def test_a_gpu_that_a_job_keeps_out_of_service_is_the_jobs():
+def test_kept_gpu_out_of_service_belongs_to_its_job():
     found = record(
         Given(at=0.0, job="x", generation=1, placement=ONE),
         Gpu(at=50.0, node="n", gpu=0, in_service=False, reason="ECC"),

@@ -1,4 +1,4 @@
-"""Costs that were not measured yet are the usual ones of other types."""
+"""Unmeasured costs are the usual ones of other types."""
 
 from dljob.core.predicting.predictor import find_costs
 from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile, fold
@@ -18,23 +18,23 @@ B = learn("b", PROCESS_INITIALIZATION=40.0, CHECKPOINT=6.0)
 PROFILES = {each.type: each for each in (A, B)}
 
 
-def test_a_new_type_costs_what_others_usually_do():
+def test_new_type_has_the_usual_costs():
     costs = find_costs(PROFILES, None, defaults=Costs(pod_initialization=3.0))
     assert (costs.process_initialization, costs.checkpoint) == (30.0, 5.0)
     assert costs.pod_initialization == 3.0
 
 
-def test_measured_terms_stay_and_only_the_others_are_supposed():
+def test_only_missing_terms_are_usual():
     partly = learn("c", PROCESS_INITIALIZATION=90.0)
     costs = find_costs({**PROFILES, partly.type: partly}, partly, defaults=Costs())
     assert (costs.process_initialization, costs.checkpoint) == (90.0, 5.0)
 
 
-def test_costs_that_were_measured_offline_are_whole():
+def test_offline_costs_are_complete():
     offline = Profile(JobType("d"), costs=Costs(process_initialization=7.0))
     assert find_costs(PROFILES, offline, defaults=Costs()) is offline.costs
 
 
-def test_without_any_measurement_the_settings_hold():
+def test_without_measurements_settings_hold():
     defaults = Costs(checkpoint=2.0)
     assert find_costs({}, None, defaults=defaults) is defaults

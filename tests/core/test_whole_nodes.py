@@ -1,4 +1,4 @@
-"""Jobs that share no node while they are on several: every policy obeys, though none knows of it."""
+"""Every policy keeps jobs whole-node, although none knows of the rule."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ def jobs(draw: st.DrawFn) -> list[JobState]:
 @pytest.mark.parametrize("name", [each for each in policies.NAMES if each != "kube-pods"])
 @given(cluster=st.sampled_from(CLUSTERS), states=jobs(), steps=st.integers(1, 4))
 @few_examples(8)
-def test_a_job_on_several_nodes_has_every_gpu_of_each(name, cluster, states, steps):
+def test_spread_job_fills_each_node(name, cluster, states, steps):
     snapshot = make_snapshot(cluster, *states, profiles=PROFILES)
     for _ in range(steps):
         plan = cycle.schedule(snapshot, policies.make(name))
@@ -67,11 +67,11 @@ def test_a_job_on_several_nodes_has_every_gpu_of_each(name, cluster, states, ste
         for state in snapshot.running:
             assert state.placement is not None
             assert is_whole(state.placement, cluster)
-        # The first goes, so that the others grow and move into what it leaves.
+        # The first job ends, so that the others grow and move onto its GPUs.
         snapshot = replace(snapshot, running=snapshot.running[1:], now=snapshot.now + 60.0)
 
 
-def test_eight_gpus_are_two_free_nodes_and_no_four_halves():
+def test_whole_nodes_are_needed():
     cluster = make_cluster(**NODES)
     job = make_sharing_none(options=(8,))
     room = Room(cluster)
@@ -84,7 +84,7 @@ def test_eight_gpus_are_two_free_nodes_and_no_four_halves():
     assert room.find(make_state(options=(8,)), 8) is not None
 
 
-def test_a_plan_with_parts_of_nodes_is_refused():
+def test_plan_with_partial_nodes_is_refused():
     cluster = make_cluster(**NODES)
     job = make_sharing_none(options=(8,))
     halves = make_placement(n0=range(4), n1=range(2), n2=range(2))

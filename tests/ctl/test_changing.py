@@ -54,7 +54,7 @@ def test_labels_and_all_choose_the_jobs_that_a_verb_applies_to(several):
     assert several("cancel", "--all", "-y").stdout == "a cancelled\nb cancelled\nc cancelled\n"
 
 
-def test_what_nobody_has_typed_is_not_acted_on_without_a_yes(several):
+def test_guessed_target_needs_a_confirmation(several):
     result = several("cancel", "--all")
     assert (result.status, result.stdout) == (2, "")
     assert "cancel 3 jobs (a, b, c), and standard input is not a terminal" in result.stderr
@@ -62,7 +62,7 @@ def test_what_nobody_has_typed_is_not_acted_on_without_a_yes(several):
 
 
 @pytest.mark.processes
-def test_at_a_terminal_it_is_asked_with_what_becomes_of_checkpoints(several):
+def test_question_says_if_checkpoints_stay(several):
     folder = several.up.stage.folders.checkpoints("a")
     folder.mkdir(parents=True)
     (folder / "latest.pt").write_bytes(b"weights")
@@ -77,7 +77,7 @@ def test_at_a_terminal_it_is_asked_with_what_becomes_of_checkpoints(several):
         assert sum("cancelled" not in job["status"] for job in jobs) == left
 
 
-def test_a_cancelling_verb_says_what_becomes_of_checkpoints(several):
+def test_cancel_says_if_checkpoints_stay(several):
     folders = several.up.stage.folders
     for name in ("a", "b"):
         folders.checkpoints(name).mkdir(parents=True)
@@ -115,7 +115,7 @@ def test_gpus_and_priority_of_a_job_are_set(several):
     assert several("set", "x", "--priority", 1).status == 1
 
 
-def test_what_is_asked_of_gpus_is_written_as_a_file_has_it():
+def test_gpu_demand_is_written_as_in_a_file():
     gpus = {"options": [1, 2, 4], "requested": 4, "types": ["A100"]}
     assert Demand(counts={"options": [1, 2]}).changed(gpus) == {
         "options": [1, 2],
@@ -127,7 +127,7 @@ def test_what_is_asked_of_gpus_is_written_as_a_file_has_it():
     assert Demand().of_new_job() == {"options": [1]}
 
 
-def test_what_is_no_number_of_gpus_is_wrong_usage(dljob, tmp_path):
+def test_wrong_number_of_gpus_is_wrong_usage(dljob, tmp_path):
     for counts in ("0", "4-1", "x", "1,,2", "-1", "1.5", "1-2-3"):
         result = dljob("set", "a", "--gpus", counts, "--state", tmp_path)
         assert result.status == 2
@@ -137,7 +137,7 @@ def test_what_is_no_number_of_gpus_is_wrong_usage(dljob, tmp_path):
 # --- apply --------------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_submitted_and_what_may_change_changes(played):
+def test_apply_submits_new_and_changes_existing_jobs(played):
     document = job_document("a")
     path = played.file(document, job_document("b"))
     assert played("apply", path).stdout == "a submitted\nb submitted\n"
@@ -201,7 +201,7 @@ def editor(played, monkeypatch, tmp_path):
     return become
 
 
-def test_what_is_wrong_comes_back_as_a_comment_above_what_was_written(several, editor):
+def test_error_returns_as_a_comment_above_the_edit(several, editor):
     editor("s/^spec:/spec: # mine\\n  priority: high/", "s/priority: high/priority: 4/")
     assert several("edit", "a").stdout == "a changed: spec.priority 0 -> 4\n"
     first, second = ((several.folder / f"shown.{n}").read_text(encoding="utf-8") for n in (0, 1))
@@ -298,7 +298,7 @@ def test_it_is_waited_for_a_phase(several):
     )
 
 
-def test_the_exit_status_tells_how_waiting_ended(several):
+def test_exit_status_says_how_waiting_ended(several):
     several.do("record", "b", phase=Phase.FAILED, message="broke")
     result = several("wait", "b")
     assert (result.status, result.stdout) == (1, "b is Failed\n")
@@ -321,7 +321,7 @@ def test_it_is_waited_for_a_condition_and_for_the_end_of_all_of_it(several):
     assert several("wait", "a", "--for", "deleted").stdout == "a is deleted\n"
 
 
-def test_what_cannot_be_waited_for_is_wrong_usage(dljob, tmp_path):
+def test_unknown_goal_is_wrong_usage(dljob, tmp_path):
     for goal in ("", "done", "condition=", "condition=X=maybe", "phase=x"):
         result = dljob("wait", "a", "--for", goal, "--state", tmp_path)
         assert result.status == 2

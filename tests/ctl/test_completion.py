@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from addons.web.tests.browsers import find_program
 from tests.ctl.terminals import Terminal
-from tests.web.browsers import find_program
 
 pytestmark = pytest.mark.processes
 

@@ -46,7 +46,7 @@ TRACES = {
 }
 
 
-def test_a_malformed_row_is_told_with_file_line_field_and_remedy(dljob, folder):
+def test_malformed_row_names_file_line_field_and_remedy(dljob, folder):
     for rows, message in TRACES.items():
         (folder / "bad.csv").write_text(HEADER + rows, encoding="utf-8")
         result = dljob("simulate", "bad.csv", "-o", "json", "--jobs-out", "jobs.csv", "--plot")
@@ -55,7 +55,7 @@ def test_a_malformed_row_is_told_with_file_line_field_and_remedy(dljob, folder):
         assert sorted(path.name for path in folder.iterdir()) == ["bad.csv", "five.csv"]
 
 
-def test_a_file_that_is_no_trace_is_told(dljob, folder):
+def test_file_that_is_no_trace_is_refused(dljob, folder):
     for content, message in (
         (None, "cannot be read (No such file or directory); check the path and its permissions"),
         (b"", "is empty; begin with the line job_id,submit_time_s,duration_s,num_gpus"),
@@ -71,7 +71,7 @@ def test_a_file_that_is_no_trace_is_told(dljob, folder):
     assert result.stderr == "dljob: bad.csv.gz: is not a whole gzip file; compress it again\n"
 
 
-def test_a_trace_without_a_header_is_told_what_headers_there_are(dljob, folder):
+def test_missing_header_lists_known_headers(dljob, folder):
     (folder / "bad.csv").write_text("0,0,60,1\n", encoding="utf-8")
     result = dljob("simulate", "bad.csv")
     assert result.status == 1
@@ -82,7 +82,7 @@ def test_a_trace_without_a_header_is_told_what_headers_there_are(dljob, folder):
     assert result.stderr.count("\n") == 1
 
 
-def test_a_trace_of_which_no_job_fits_is_told(dljob, folder):
+def test_trace_without_fitting_jobs_is_refused(dljob, folder):
     (folder / "wide.csv").write_text(f"{HEADER}0,0,60,64\n", encoding="utf-8")
     result = dljob("simulate", "wide.csv", "--gpus", 8)
     assert (result.status, result.stdout) == (1, "")
@@ -92,7 +92,7 @@ def test_a_trace_of_which_no_job_fits_is_told(dljob, folder):
     )
 
 
-def test_a_malformed_file_of_an_option_is_told_the_same_way(dljob, folder):
+def test_malformed_option_file_is_refused_alike(dljob, folder):
     for option, content, message in (
         (
             "--speeds",
@@ -147,7 +147,7 @@ USAGE = {
 }
 
 
-def test_a_wrong_option_is_told_with_what_to_write(dljob, folder):
+def test_wrong_option_says_how_to_write_it(dljob, folder):
     for words, message in USAGE.items():
         result = dljob("simulate", "five.csv", *words.split())
         assert (result.status, result.stdout) == (2, "")
@@ -173,14 +173,14 @@ LINES = {
 }
 
 
-def test_wrong_usage_is_told_in_one_line(dljob, folder):
+def test_wrong_usage_is_one_line(dljob, folder):
     for words, line in LINES.items():
         result = dljob(*words.split())
         assert (result.status, result.stdout) == (2, "")
         assert result.stderr == f"{line}\n"
 
 
-def test_a_result_that_cannot_be_written_is_told_before_the_run(dljob, folder):
+def test_unwritable_result_is_refused_before_the_run(dljob, folder):
     result = dljob("simulate", "five.csv", "--jobs-out", folder)
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == f"dljob: {folder}: is a folder; name a file\n"
@@ -189,7 +189,7 @@ def test_a_result_that_cannot_be_written_is_told_before_the_run(dljob, folder):
     assert result.stderr.endswith("five.csv; name another folder\n")
 
 
-def test_the_command_alone_says_what_there_is(dljob):
+def test_bare_command_lists_verbs(dljob):
     result = dljob()
     assert (result.status, result.stdout) == (2, "")
     assert all(verb in result.stderr for verb in ("simulate", "reproduce", "policies"))
@@ -240,7 +240,7 @@ class Greedy:
         return Decision({state.job.id: Share(3) for state in view.pending})
 
 
-def test_a_policy_that_breaks_a_law_is_told_in_one_line(dljob, folder, monkeypatch):
+def test_broken_law_is_one_line(dljob, folder, monkeypatch):
     monkeypatch.setitem(cast(dict[str, object], own.POLICIES), "greedy", Greedy)
     result = dljob("simulate", "five.csv", "--rigid", "--gpus", 8, "--policy", "greedy")
     assert (result.status, result.stdout) == (1, "")
@@ -256,7 +256,6 @@ UP = ("up", "--virtual-gpus", "2", "--state", "state")
 SURFACES = {
     "simulate": ("simulate", "five.csv", "--policy", "{}"),
     "compare": ("compare", "five.csv", "--policy", "{}"),
-    "what a live system would do": ("simulate", "--live", "--policy", "{}"),
     "up": (*UP, "--policy", "{}"),
     "a settings file": (*UP, "--config", "settings.yaml"),
     "the environment": UP,

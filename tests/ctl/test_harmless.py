@@ -64,7 +64,7 @@ VERBS = (
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_no_verb_sends_what_others_wrote_as_commands_to_a_terminal(evil: Path, tmp_path: Path):
+def test_no_verb_passes_terminal_commands_of_others(evil: Path, tmp_path: Path):
     told = on_a_terminal(tmp_path, *((*words, "--state", str(evil)) for words in VERBS))
     assert "it says" in told
     found = COMMANDS.search(told)
@@ -86,7 +86,7 @@ def test_a_log_is_harmless_on_a_terminal_and_as_it_was_elsewhere(capfdbinary: An
             assert told == line.text
 
 
-def test_programs_get_what_was_written(evil: Path, dljob: Command):
+def test_programs_get_the_raw_text(evil: Path, dljob: Command):
     result = dljob("get", "evil", "-o", "json", "--state", evil)
     assert result.data["metadata"]["annotations"]["note"] == EVIL
     result = dljob("get", "evil", "-o", "yaml", "--state", evil)
@@ -100,7 +100,7 @@ def test_colours_of_ours_stay_and_those_that_hide_do_not():
         assert "\x1b" not in harmless_output(f"a{text}b")
 
 
-def test_what_is_written_for_programs_is_read_as_it_was():
+def test_text_for_programs_survives_a_round_trip():
     value = {"a": EVIL, "b": ["\u202e", "é\n"]}
     assert json.loads(harmless_output(to_json(value))) == value
     text = to_yaml(value)
@@ -109,7 +109,7 @@ def test_what_is_written_for_programs_is_read_as_it_was():
     assert COMMANDS.search(json.dumps(harmless_document(value), ensure_ascii=False)) is None
 
 
-def test_what_a_sidecar_says_of_its_training_is_harmless_from_the_first():
+def test_text_of_a_sidecar_is_harmless_at_the_border():
     body = codec.encode(Problem("ExpressionInvalid", f"the log said {EVIL}", remedy="\n"))
     read = codec.decode(Problem, body)
     assert read.message == harmless(read.message)

@@ -67,7 +67,7 @@ def test_jobs_are_listed_as_kubectl_does(busy):
     assert (waits["PHASE"], waits["GPUS"], waits["ETA"]) == ("Queued", "0", "-")
 
 
-def test_the_wide_list_also_tells_where_and_why(busy):
+def test_wide_list_has_nodes_and_reasons(busy):
     runs, waits = table(busy("get", "-o", "wide").stdout)
     assert (runs["PRIORITY"], runs["ALLOCATION"]) == ("2", "n1[0-1]")
     assert re.fullmatch(r"3m4\ds-4m3\ds", runs["ETA"])
@@ -90,7 +90,7 @@ def test_one_job_is_a_document_and_several_are_a_list(busy):
     assert busy("get", "-o", "name").stdout == "dljob.dljob.io/runs\ndljob.dljob.io/waits\n"
 
 
-def test_what_is_printed_as_yaml_can_be_submitted_again(busy):
+def test_printed_yaml_can_be_submitted_again(busy):
     text = busy("get", "runs", "-o", "yaml").stdout.replace("name: runs", "name: again")
     (busy.folder / "again.yaml").write_text(text, encoding="utf-8")
     assert busy("submit", "again.yaml").stdout == "again submitted\n"
@@ -112,7 +112,7 @@ def test_jobs_are_selected_by_name_and_by_label(played):
     assert played("get", "a", "-l", "team=vision").status == 2
 
 
-def test_where_there_is_nothing_a_person_is_told_and_a_program_gets_an_empty_list(played):
+def test_empty_list_has_a_sentence_for_people(played):
     result = played("get")
     assert (result.status, result.stdout, result.stderr) == (0, "", "There are no jobs.\n")
     assert played("get", "-o", "json").data["items"] == []
@@ -120,7 +120,7 @@ def test_where_there_is_nothing_a_person_is_told_and_a_program_gets_an_empty_lis
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_who_watches_gets_a_row_for_each_change_until_ctrl_c(busy):
+def test_watch_prints_a_row_for_each_change(busy):
     with Live("get", "-w", "--state", busy.up.root) as live:
         rows = [live.line().split() for _ in range(3)]
         assert [row[:2] for row in rows] == [
@@ -152,7 +152,7 @@ def test_watching_goes_on_with_the_next_controller(busy, monkeypatch):
     assert [item["metadata"]["name"] for item in told.items] == ["runs", "waits"]
 
 
-def test_a_job_that_went_while_nobody_answered_is_told_as_removed(busy, monkeypatch):
+def test_job_gone_during_an_outage_is_removed(busy, monkeypatch):
     def watch(backend, selector, version):
         left = [item for item in backend.list_jobs().items if full_name(item) != "waits"]
         yield JobList(left, version, complete=True)
@@ -217,7 +217,7 @@ def test_a_job_whose_spec_cannot_be_read_is_shown_as_far_as_it_can_be(played):
     def spoil(stage):
         unread = {"metadata": {"name": "odd"}, "spec": {}}
         entry = stage.registry.entries[JobId("odd")]
-        stage.registry._jobs.put(
+        stage.registry._put(
             replace(entry, document=unread, problem="its spec can no longer be read")
         )
 
@@ -279,7 +279,7 @@ def test_why_is_one_sentence_with_the_numbers_of_now(busy):
     assert busy("why", "waits", "-o", "json").data["message"] == sentence
 
 
-def test_a_job_that_waits_is_told_how_many_are_ahead_and_when_it_starts(busy):
+def test_waiting_job_shows_its_turn_and_start(busy):
     busy.submit("later", gpus={"options": [4]})
     busy.do("take", "later", CauseCode.NO_ROOM, message="waits: needs 4 GPUs")
 
@@ -299,7 +299,7 @@ def test_a_job_that_waits_is_told_how_many_are_ahead_and_when_it_starts(busy):
     assert "starts" in busy("top", "--once").stdout
 
 
-def test_what_the_policy_assumes_stands_below_the_sentence(busy):
+def test_assumptions_follow_the_sentence(busy):
     target = {"metric": "top5", "value": 0.9}
     log = r"iteration (?P<iteration>\d+) top5 (?P<top5>[0-9.]+)"
     busy.submit("open", gpus={"options": [4]}, training={"target": target}, progress={"log": log})
@@ -315,7 +315,7 @@ def test_what_the_policy_assumes_stands_below_the_sentence(busy):
     assert busy("describe", "open", "-o", "json").data["assumptions"] == [told]
 
 
-def test_the_history_tells_each_change_with_its_cause_and_cost(busy):
+def test_history_has_cause_and_cost_of_each_change(busy):
     two, four = (Placement.of({NodeName("n1"): range(n)}) for n in (2, 4))
     began = time.time()
     lines = (
@@ -353,7 +353,7 @@ def test_jobs_are_suspended_and_resumed(busy):
     assert busy("resume", "runs").stdout == "runs is not suspended\n"
 
 
-def test_what_can_be_done_is_done_and_the_rest_is_told(busy):
+def test_possible_changes_happen_and_others_are_reported(busy):
     busy.do("record", "runs", phase=Phase.COMPLETED)
     result = busy("suspend", "x", "runs", "waits")
     assert (result.status, result.stdout) == (1, "waits suspended\n")
@@ -397,7 +397,7 @@ def test_a_command_sees_the_gpus_of_the_job_and_its_status_is_passed_on(busy):
     assert result.status == 128 + 9
 
 
-def test_a_command_that_cannot_be_run_is_told(busy):
+def test_missing_command_is_reported(busy):
     result = busy("exec", "runs", "--", "no-such-command")
     assert result.status == 127
     assert "no-such-command: cannot be run (No such file or directory); check" in result.stderr
@@ -413,7 +413,7 @@ def test_a_command_that_cannot_be_run_is_told(busy):
 # --- the rest -----------------------------------------------------------------------------
 
 
-def test_where_nobody_answers_it_is_told_where_and_what_to_do(dljob, tmp_path):
+def test_silent_place_is_named_with_a_remedy(dljob, tmp_path):
     for verb in (["get"], ["why", "a"], ["top", "--once"], ["gpu", "list"], ["config", "show"]):
         result = dljob(*verb, "--state", tmp_path)
         assert (result.status, result.stdout) == (1, "")
@@ -465,7 +465,7 @@ def test_jobs_are_held_and_released(busy):
         assert "name namespaces, or give --all" in busy("hold", *words).stderr
 
 
-def test_what_is_no_gpu_is_wrong_usage(dljob, tmp_path):
+def test_wrong_gpu_is_wrong_usage(dljob, tmp_path):
     for gpu in ("n1", "n1/", "/3", "n1/x", "n1/-1", "n1/99999999"):
         result = dljob("gpu", "cordon", gpu, "--state", tmp_path)
         assert result.status == 2
@@ -497,7 +497,7 @@ def test_colours_are_for_a_terminal_only(busy):
     assert "\x1b" not in busy("get").stdout
 
 
-def test_shells_are_told_how_to_complete(dljob):
+def test_completion_scripts_exist_for_each_shell(dljob):
     for shell in ("bash", "zsh", "fish"):
         assert "_DLJOB_COMPLETE" in dljob("completion", shell).stdout
     assert dljob("completion", "csh").status == 2

@@ -65,7 +65,7 @@ def test_lines_of_several_nodes_bear_their_names_unless_one_is_named(played, log
     assert (none.status, none.stderr) == (1, "dljob: a has no log of n3; nodes with one: n1, n2\n")
 
 
-def test_a_job_that_has_written_nothing_is_told_so(played):
+def test_job_without_output_says_so(played):
     played.submit("a")
     result = played("logs", "a")
     assert (result.status, result.stdout) == (0, "")
@@ -75,7 +75,7 @@ def test_a_job_that_has_written_nothing_is_told_so(played):
     assert over.stderr == "a has written nothing\n"
 
 
-def test_only_what_was_written_lately_is_printed(played, logs):
+def test_since_prints_only_recent_lines(played, logs):
     times, path = played.up.stage.log_times, logs.folder / "n1.log"
     now = time.time()
     logs.write("n1", "old\nhalf")
@@ -92,7 +92,7 @@ def test_only_what_was_written_lately_is_printed(played, logs):
     assert played("logs", "a", "--since", "soon").status == 2
 
 
-def test_what_was_written_lately_is_found_in_the_parts_of_a_log(tmp_path):
+def test_recent_lines_are_found_in_rotated_parts(tmp_path):
     path, limits = tmp_path / "n1.log", LogLimits(largest_bytes=4096)
     times = LogTimes()
 
@@ -207,7 +207,7 @@ def follow(played, *words):
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_who_follows_a_log_hears_all_until_the_job_has_ended(played, ranks):
+def test_follow_prints_all_until_the_end(played, ranks):
     limits = LogLimits(largest_bytes=4096)
     with follow(played, "--rank", 0, "--tail", 1) as live:
         # A state of a progress bar has no line break.
@@ -230,7 +230,7 @@ def test_who_follows_a_log_hears_all_until_the_job_has_ended(played, ranks):
 
 
 @pytest.mark.processes
-def test_what_is_followed_may_be_renamed_grow_on_another_node_and_go(played, logs):
+def test_followed_log_may_move_grow_and_go(played, logs):
     logs.write("n1", "old 1\nold 2\n")
     with follow(played, "--tail", 1) as live:
         assert live.line() == "old 2\n"
@@ -245,7 +245,7 @@ def test_what_is_followed_may_be_renamed_grow_on_another_node_and_go(played, log
         assert live.rest() == Result(0, "", "")
 
 
-def test_a_log_that_was_renamed_and_is_not_begun_anew_yet_is_not_read_twice(played, logs):
+def test_renamed_log_is_not_read_twice(played, logs):
     logs.write("n1", "old\n")
     path = logs.folder / "n1.log"
     looks: list[None] = []

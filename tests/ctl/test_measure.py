@@ -82,7 +82,7 @@ def test_speeds_and_all_costs_are_measured_and_kept(dljob, job, tmp_path, monkey
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_what_was_measured_is_learnt_beside_what_was_known(tmp_path):
+def test_measurement_joins_the_known_profile(tmp_path):
     store = open_store(str(tmp_path / "profiles.db"), environment={})
     known = Profile(KIND, {Shape(4, 1, ""): Speed(80.0)}, costs=Costs(checkpoint=9.0))
     store.change(KIND, lambda _: known)
@@ -104,7 +104,7 @@ def test_what_was_measured_is_learnt_beside_what_was_known(tmp_path):
     store.close()
 
 
-def test_what_cannot_be_measured_is_refused_before_anything_runs(dljob, job, tmp_path):
+def test_unmeasurable_job_is_refused_first(dljob, job, tmp_path):
     whole = yaml.safe_load(job.read_text(encoding="utf-8"))
     template = whole["spec"]["template"]
     for change, options, told in (

@@ -48,7 +48,7 @@ def run_at_a_terminal(way: str, *command: str, keys: str = "") -> str:
 
 
 @pytest.mark.story
-def test_what_it_types_is_not_typed_at_the_terminal_of_root():
+def test_typed_text_stays_off_the_terminal_of_root():
     python = "/usr/bin/python3"
     if LEGACY.exists() and LEGACY.read_text().strip() == "1":
         # The attack works on a kernel that permits it: root's shell would run this text.
@@ -73,7 +73,7 @@ def test_it_has_a_terminal_with_keys_signals_and_an_exit_status():
     assert "status 4 clean" in seen
 
 
-def test_it_shows_what_a_command_prints_right_before_it_ends_and_nothing_stays_behind():
+def test_last_output_is_shown_and_nothing_is_left():
     seen = run_at_a_terminal(
         "late", "/bin/sh", "-c", "echo ready; read line; echo got $line; exit 3", keys="hello\n"
     )

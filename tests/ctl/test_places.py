@@ -61,7 +61,7 @@ def test_each_error_names_the_line_of_its_field(played):
     assert played("get").stderr == "There are no jobs.\n"
 
 
-def test_what_only_the_server_knows_has_its_line_too(played):
+def test_problem_found_by_the_server_has_a_line(played):
     document = job_document("a")
     document["spec"]["template"]["spec"]["volumes"] = [{"name": "data"}]
     path = played.file(document)
@@ -98,7 +98,7 @@ def test_a_key_that_is_given_twice_is_refused_with_both_lines(played):
         assert f"{path}{told}" in result.stderr
 
 
-def test_of_many_errors_some_are_told_and_the_rest_is_counted(played):
+def test_many_errors_are_shown_in_part_and_counted(played):
     path = played.file(*(job_document(f"j{n}", priority="x") for n in range(MOST_LINES + 30)))
     told = played("submit", path).stderr.splitlines()
     assert len(told) == MOST_LINES + 1

@@ -6,7 +6,7 @@ from dljob.core.assuming import Assuming, Knowledge
 from dljob.sim import policies
 
 
-def test_every_policy_tells_where_it_is_from_what_it_needs_and_its_options(dljob):
+def test_every_policy_has_source_needs_and_options(dljob):
     entries = {entry["name"]: entry for entry in dljob("policies", "-o", "json").data}
     assert list(entries) == list(policies.NAMES)
     for entry in entries.values():
@@ -23,8 +23,8 @@ def test_every_policy_tells_where_it_is_from_what_it_needs_and_its_options(dljob
     assert "thresholds=3250,7200" in " ".join(table.split())
 
 
-def test_the_wide_list_says_what_each_policy_does_without_each_piece_of_knowledge(dljob):
-    printed = dljob("policies", "-o", "wide").stdout.partition("\nWhat a policy does without")[2]
+def test_wide_list_has_the_fallbacks_of_each_policy(dljob):
+    printed = dljob("policies", "-o", "wide").stdout.partition("\nPolicies without a piece")[2]
     assert all(f"  {piece.name.lower()}: {piece.value}\n" in printed for piece in Knowledge)
     sentences = dict(re.findall(r"^  ([a-z]): (.+)$", printed, re.MULTILINE))
     rows = re.findall(rf"^  (\S+) {r' +([a-z-])' * len(Knowledge)}$", printed, re.MULTILINE)

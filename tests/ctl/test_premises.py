@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from dljob.sim.clusters import fill_nodes
 from dljob.sim.jobs.checkpointing import Kind
-from dljob.sim.jobs.savings import with_checkpoint
 from dljob.sim.premises import list_premises
-from dljob.sim.scenarios import Scenario, build_setting, read_workload
+from dljob.sim.scenarios import Scenario, build_setting, read_workload, with_checkpoint
 from tests.ctl.running import HEADER
 
 
@@ -83,7 +82,7 @@ def test_jobs_that_save_nothing_are_counted(folder):
     )
 
 
-def test_what_a_job_has_of_a_checkpoint_can_be_said(dljob, folder):
+def test_checkpoint_of_a_job_can_be_given(dljob, folder):
     (folder / "column.csv").write_text(f"{HEADER.strip()},checkpoint\na,0,90,1,none\n")
     (folder / "option.csv").write_text(f"{HEADER}a,0,90,1\n")
     (folder / "annotation.yaml").write_text(

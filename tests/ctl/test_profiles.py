@@ -67,7 +67,7 @@ def test_all_types_are_listed(dljob, store):
     assert types(dljob("profiles", "list", "-o", "json")) == ["bert", "resnet/imagenet/256"]
 
 
-def test_a_profile_is_shown_with_what_stands_behind_it(dljob, store):
+def test_profile_shows_its_measurements(dljob, store):
     text = dljob("profiles", "show", "resnet/imagenet/256").stdout
     first, second = table("".join(text.partition("Speeds:\n")[2].splitlines(True)[:3]))
     assert (first["GPUS"], first["NODES"], first["TYPE"]) == ("1", "1", "V100")
@@ -81,7 +81,7 @@ def test_a_profile_is_shown_with_what_stands_behind_it(dljob, store):
     }
 
 
-def test_a_type_that_nobody_knows_is_told_with_the_nearest(dljob, store):
+def test_unknown_type_suggests_the_nearest(dljob, store):
     for verb in ("show", "export", "forget"):
         result = dljob("profiles", verb, "bert", "resnet/imagenet")
         assert (result.status, result.stdout) == (1, "")
@@ -92,7 +92,7 @@ def test_a_type_that_nobody_knows_is_told_with_the_nearest(dljob, store):
     assert types(dljob("profiles", "list", "-o", "json")) == ["bert", "resnet/imagenet/256"]
 
 
-def test_what_is_exported_is_imported_elsewhere_without_loss(dljob, store, tmp_path):
+def test_export_and_import_lose_nothing(dljob, store, tmp_path):
     for output in ("yaml", "json"):
         file, other = tmp_path / f"profiles.{output}", tmp_path / f"{output}.db"
         file.write_text(dljob("profiles", "export", "-o", output).stdout, encoding="utf-8")
@@ -107,7 +107,7 @@ def test_what_is_exported_is_imported_elsewhere_without_loss(dljob, store, tmp_p
             assert found.says_the_same_as(profile)
 
 
-def test_what_is_known_stays_unless_it_is_to_be_replaced(dljob, store, tmp_path):
+def test_import_keeps_known_speeds_without_replace(dljob, store, tmp_path):
     file = tmp_path / "bert.yaml"
     document = yaml.safe_load(dljob("profiles", "export", "bert").stdout)
     document["items"][0]["speeds"][0]["iterationsPerSecond"] = 7.0
@@ -150,7 +150,7 @@ def test_a_file_of_no_profiles_is_refused_before_anything_is_changed(dljob, stor
     assert dljob("profiles", "import").status == 2
 
 
-def test_a_store_that_cannot_be_used_is_told(dljob, tmp_path):
+def test_unusable_store_is_reported(dljob, tmp_path):
     (tmp_path / "no-store").write_text("this is no database at all, for certain" * 50)
     result = dljob("profiles", "list", "--store", tmp_path / "no-store")
     assert (result.status, result.stdout) == (1, "")

@@ -108,7 +108,7 @@ def test_types_are_checked_in_programs_that_use_it(tmp_path):
 # --- jobs ---------------------------------------------------------------------------------
 
 
-def test_a_job_is_what_dljob_run_would_submit(played):
+def test_job_equals_that_of_dljob_run(played):
     job = dljob.Job("mine", ["python", "train.py"], gpus="1-4", priority=3, labels={"team": "a"})
     job.check()
     spec = job.document["spec"]
@@ -154,7 +154,7 @@ def test_jobs_are_submitted_all_or_none_and_refused_by_the_server(here):
     assert [each.document for each in refused.value.problems] == [1]
 
 
-def test_what_has_no_effect_is_a_warning(here):
+def test_field_without_effect_is_a_warning(here):
     with pytest.warns(dljob.Notice, match="image has no effect"):
         here.submit(dljob.Job("noted", ["true"], image="python:3.11"))
 
@@ -181,7 +181,7 @@ def test_a_job_is_read_and_changed_by_name_or_by_itself(here, played):
         here.scale(job, "many")
 
 
-def test_what_is_not_there_is_refused(here, root):
+def test_missing_job_is_refused(here, root):
     with pytest.raises(dljob.NotFound) as refused:
         here.get("nothing")
     assert refused.value.problems[0].remedy == "dljob get lists the jobs"
@@ -256,7 +256,7 @@ def test_a_policy_of_ones_own_is_played_and_its_faults_are_named(folder):
         dljob.simulate(rigid, Three())
 
 
-def test_what_means_nothing_is_refused(folder):
+def test_meaningless_input_is_refused(folder):
     for given, words in (
         ({"policies": "nope"}, "no policy is named 'nope'"),
         ({"policies": "fifo", "cluster": "many"}, "is not NODESxGPUS"),

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from addons.web.tests.reading import embedded, fours, gpu_seconds
 from dljob.core.recording.record import decode
 from dljob.core.recording.sums import list_levels, sum_gpu_seconds
 from tests.ctl.running import FIVE
 from tests.ctl.traces import slice_seconds
-from tests.web.reading import embedded, fours, gpu_seconds
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_trace_for_perfetto_has_the_same_gpu_seconds(dljob, trace, tmp_path):
     assert [each["ts"] / 1e6 for each in queue] == pytest.approx([level.at for level in levels])
 
 
-def test_what_cannot_be_written_is_refused(dljob, folder):
+def test_unwritable_record_is_refused(dljob, folder):
     for words, told in (
         (("record", "--since", "yesterday"), "'yesterday' is not a length of time or a time"),
         (("record", "-o", "/"), "is a folder"),

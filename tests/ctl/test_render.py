@@ -22,7 +22,7 @@ def test_every_example_makes_pods(dljob):
         assert "gpu-7" in str(pods[0]["spec"]["affinity"])
 
 
-def test_what_is_wrong_is_told_with_its_place(dljob, tmp_path):
+def test_wrong_field_is_refused_with_its_place(dljob, tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text("apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: A}\nspec: {}\n")
     result = dljob("render", file)

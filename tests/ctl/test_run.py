@@ -151,7 +151,7 @@ def test_epochs_are_found_in_lines_without_steps():
         assert (found and found["epoch"]) == epoch
 
 
-def test_what_is_wrong_is_told_by_field(played):
+def test_wrong_option_is_refused_by_field(played):
     result = played("run", "--name", "Not A Name", "--", "true")
     assert (result.status, result.stderr.startswith("dljob: run: metadata.name:")) == (1, True)
     assert played("run", "--gpus", "1", "--max-gpus", "2", "--", "true").status == 2
@@ -172,7 +172,7 @@ def test_names_that_are_taken_are_counted_unless_they_are_given(played):
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_while_it_waits_it_is_told_why_and_then_what_it_writes(played):
+def test_run_shows_the_wait_and_then_the_output(played):
     with Live("run", "--state", played.up.root, "--", "python", "a.py") as live:
         played.up.until_submitted("a")
         played.do("take", "a", CauseCode.NO_ROOM, message="waits: needs a GPU")
@@ -188,7 +188,7 @@ def test_while_it_waits_it_is_told_why_and_then_what_it_writes(played):
 
 
 @pytest.mark.processes
-def test_a_job_that_is_cancelled_by_another_is_told(played):
+def test_cancelled_job_is_reported(played):
     with Live("run", "--state", played.up.root, "--", "python", "a.py") as live:
         played.up.until_submitted("a")
         played.up.do(lambda stage: stage.registry.forget(JobId("a")))

@@ -85,7 +85,7 @@ def test_json_has_the_fields_that_programs_rely_on(dljob, folder):
         assert 0.0 <= score[share] <= 1.0
 
 
-def test_what_no_job_reached_is_null_and_named(dljob, folder):
+def test_unfinished_jobs_are_null_and_named(dljob, folder):
     (folder / "lost.csv").write_text("time_s,node,event\n10,node-0,lost\n", encoding="utf-8")
     result = dljob(
         *("simulate", "five.csv", "--gpus", 8, "--failures", "lost.csv", "-o", "json"),
@@ -135,7 +135,7 @@ def test_a_world_brings_its_cluster_and_costs_unless_others_are_given(dljob, fol
 
 
 # What each of them does is in tests/sim.
-def test_each_option_of_the_world_reaches_what_is_played(dljob, folder):
+def test_each_option_reaches_the_simulation(dljob, folder):
     header = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s"
     rows = "".join(f",flat,32,{gpus},{1 + 1e-6 * gpus}\n" for gpus in (1, 2, 4, 8))
     (folder / "speeds.csv").write_text(f"{header}\n{rows}", encoding="utf-8")
@@ -182,7 +182,7 @@ def test_nodes_fail_and_come_back(dljob, folder):
 SHARED = HEADER + "a/1,0,1000,2\na/2,0,1000,2\nb/1,0,1000,2\nloose,0,1000,2\n"
 
 
-def test_what_a_namespace_may_have_is_kept_in_a_replay(dljob, folder):
+def test_replay_keeps_namespace_limits(dljob, folder):
     (folder / "shared.csv").write_text(SHARED, encoding="utf-8")
     options = ("simulate", "shared.csv", "--gpus", 8, "--rigid", "--restart-cost", 0)
     for limits, ends in (
@@ -314,7 +314,7 @@ def test_the_same_run_prints_the_same_bytes_in_any_process(dljob, folder):
     assert figures(run_apart(*options, cwd=folder, PYTHONHASHSEED="7")) == here
 
 
-def test_the_seed_decides_what_is_drawn(dljob, folder):
+def test_seed_decides_all_draws(dljob, folder):
     options = ("simulate", "five.csv", "--gpus", 8, "-o", "json", *chosen("kube-default"))
     by_seed = {dljob(*options, "--seed", seed).data[0]["avg_jct_s"] for seed in range(6)}
     assert len(by_seed) > 1
@@ -355,7 +355,7 @@ def test_a_bar_appears_only_when_there_is_something_to_wait_for(monkeypatch):
     assert spied.at == [0.3, 0.9, 1.0]
 
 
-def test_what_is_no_regular_file_is_written_into_and_never_replaced(tmp_path):
+def test_special_file_is_written_and_never_replaced(tmp_path):
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.write_text("old\n")
     link.symlink_to(target)
@@ -413,7 +413,7 @@ def interrupt_at(monkeypatch, name: str) -> None:
     monkeypatch.setattr(kind, "allocate", allocate)
 
 
-def test_what_was_played_before_ctrl_c_is_printed_and_said_to_be_a_part(dljob, folder, monkeypatch):
+def test_ctrl_c_prints_the_played_part(dljob, folder, monkeypatch):
     interrupt_at(monkeypatch, "srsf")
     result = dljob(
         *("simulate", "five.csv", "--gpus", 8, "-o", "json", "--jobs-out", "jobs.csv"),
@@ -431,7 +431,7 @@ def test_what_was_played_before_ctrl_c_is_printed_and_said_to_be_a_part(dljob, f
 # --- a policy of one's own ----------------------------------------------------------------
 
 
-def test_a_policy_of_a_file_is_played_beside_others(dljob, folder):
+def test_policy_of_a_file_is_played_with_others(dljob, folder):
     (folder / "own.py").write_text(OWN, encoding="utf-8")
     names = ("own.py:ShortestName", "fifo")
     result = dljob("simulate", "five.csv", "--gpus", 8, "-o", "json", *chosen(*names))

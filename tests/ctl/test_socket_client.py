@@ -50,7 +50,7 @@ def answering(folder, answer):
     folders.socket.unlink()
 
 
-def test_what_is_no_answer_is_told(dljob, root):
+def test_garbled_answer_is_reported(dljob, root):
     no_server = "the server that answers is not dljob up (status 200, and no JSON)"
     too_early = "ended before its answer was complete; check that it runs, and try again"
     for answer, error in (
@@ -70,7 +70,7 @@ def test_what_is_no_answer_is_told(dljob, root):
         assert result.stderr.count("\n") == 1
 
 
-def test_who_does_not_answer_is_not_waited_for_for_ever(dljob, root, monkeypatch):
+def test_silent_server_hits_a_timeout(dljob, root, monkeypatch):
     monkeypatch.setattr(socket_client, "PATIENCE_S", 0.2)
     with answering(root, None) as path:
         result = dljob("get", "--state", root)
@@ -110,7 +110,7 @@ def test_down_claims_nothing_about_the_jobs_of_a_server_that_does_not_answer(
     folders.socket.unlink()
 
 
-def test_a_socket_that_nobody_listens_at_is_told(dljob, root):
+def test_dead_socket_is_reported(dljob, root):
     folders = Folders(root)
     make_folders(folders)
     with socket.socket(socket.AF_UNIX) as left:
@@ -142,7 +142,7 @@ def test_a_server_that_takes_in_others_first_is_waited_for(root):
         thread.join()
 
 
-def test_a_server_that_takes_in_nobody_is_given_up(root):
+def test_full_server_hits_a_timeout(root):
     path = root / "dljob.sock"
     with socket.socket(socket.AF_UNIX) as door, socket.socket(socket.AF_UNIX) as other:
         door.bind(str(path))
@@ -158,7 +158,7 @@ def narrow(monkeypatch):
     monkeypatch.setattr(serving, "LARGEST_REQUEST", 1 << 20)
 
 
-def test_what_is_too_large_to_be_taken_in_is_told(narrow, played):
+def test_too_large_request_is_reported(narrow, played):
     """The answer comes while the request is still being sent."""
     large = job_document("large")
     large["metadata"]["annotations"] = {f"note-{number}": "x" * 200_000 for number in range(6)}

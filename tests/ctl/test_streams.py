@@ -6,7 +6,7 @@ import sys
 from dljob.cli.output.streams import divert_libraries
 
 
-def test_what_a_library_prints_goes_to_standard_error(capfd):
+def test_library_output_goes_to_standard_error(capfd):
     sys.stdout.write("before\n")
     with divert_libraries():
         os.write(1, b"a solver talks\n")

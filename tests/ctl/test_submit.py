@@ -47,7 +47,7 @@ def test_a_file_of_several_jobs_is_taken_in_whole(played):
     assert played.up.do(lambda stage: stage.wakes) == 1
 
 
-def test_what_only_the_place_knows_is_told_with_the_place_in_the_file(played):
+def test_problem_of_the_place_names_the_line_of_the_file(played):
     needy = job_document("needy")
     needy["spec"]["template"]["spec"]["volumes"] = [{"name": "data"}]
     needy["spec"]["template"]["spec"]["containers"][0]["image"] = "python:3.11"
@@ -94,7 +94,7 @@ def test_jobs_come_from_several_files_from_folders_and_from_standard_input(playe
     assert done.stdout.splitlines() == ["c submitted", "a submitted", "b submitted"], done.stderr
 
 
-def test_what_is_no_file_of_jobs_is_told(played):
+def test_file_without_jobs_is_refused(played):
     for text, error in (
         (None, "jobs.yaml: cannot be read (No such file or directory); check the path"),
         ("a: [", "jobs.yaml:1: is not YAML ("),
@@ -123,7 +123,7 @@ def test_relative_paths_of_a_job_begin_where_it_was_submitted(played):
     assert there == {"a": str(played.folder), "b": "/usr"}
 
 
-def test_what_was_taken_in_is_printed_as_it_is_wanted(played):
+def test_submitted_jobs_are_printed_in_each_format(played):
     def submit(name, output):
         return played("submit", played.file(job_document(name)), "-o", output)
 
@@ -147,7 +147,7 @@ def busy(played):
     return played
 
 
-def test_a_dry_run_tells_what_would_become_of_a_job_and_at_whose_expense(busy):
+def test_dry_run_shows_the_decision_and_its_victims(busy):
     result = busy("submit", busy.file(job_document("new", gpus={"options": [2]})), "--dry-run")
     assert (result.status, result.stderr) == (0, "")
     own, gap, title, other = result.stdout.splitlines()
@@ -163,7 +163,7 @@ def test_a_dry_run_tells_what_would_become_of_a_job_and_at_whose_expense(busy):
     assert names(busy) == ["dljob.dljob.io/wide"]
 
 
-def test_a_dry_run_of_a_job_that_would_wait_tells_its_turn(busy):
+def test_dry_run_of_a_waiting_job_shows_its_turn(busy):
     result = busy("submit", busy.file(job_document("new", gpus={"options": [4]})), "--dry-run")
     (line, *_) = result.stdout.splitlines()
     assert line.startswith("new waits: needs 4 GPUs")
@@ -186,7 +186,7 @@ def test_the_examples_can_be_submitted_as_they_are(played):
             assert run(dry_run) == 0, path
 
 
-def test_the_example_in_a_container_lacks_nothing_but_what_the_machine_has_to_have(played):
+def test_container_example_needs_only_an_engine(played):
     result = played("submit", IN_A_CONTAINER, "--dry-run")
     lacking = r"dljob: .*job\.yaml:\d+: spec\.environment\.container\.(engine|image): .+; .+"
     for line in result.stderr.splitlines():

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dljob.cli.output.frames import Facts, Frame, Window
-from dljob.cli.output.gpu_map import Signs
+from dljob.cli.output.frames import Facts, Frame, Signs, Window
 from dljob.cli.verbs.watching.get import row_of
 from dljob.client.jobviews import JobView, eta_of
 from dljob.core.model import CauseCode
@@ -57,7 +56,7 @@ BUSY = [
 ]
 
 
-def test_gpus_are_a_map_of_who_has_them():
+def test_gpu_map_shows_holders():
     lines = draw(BUSY, [node("n1", "runs", "runs", ".", "x"), node("n2", "waits?", ".")])
     # Letters in the order in which the jobs came.
     assert lines[1] == "n1  b b · ×   n2  a ·"
@@ -85,7 +84,7 @@ def test_an_end_that_is_a_guess_is_marked_everywhere():
     assert eta_of(replace(guess, phase="Failed")) == "-"
 
 
-def test_what_there_is_no_room_for_is_told():
+def test_cut_lines_are_counted():
     jobs = [view(f"job-{number}") for number in range(30)]
     lines = draw(jobs, [node("n1", "."), node("n2", ".")], width=50, height=12, skipped=3)
     assert len(lines) <= 12
@@ -95,7 +94,7 @@ def test_what_there_is_no_room_for_is_told():
     assert lines[-1].startswith(f"3 more above; {30 - 3 - shown} more below; no room for AGE, RES")
 
 
-def test_a_node_that_is_wider_than_the_window_goes_on_below_what_went_wrong():
+def test_wide_node_wraps():
     lines = draw([], [node("n1", *"." * 60)], width=40, problem="gone; tries again")
     assert sum(line.count("·") for line in lines) == 60
     assert "gone; tries again" in lines[1:3]
@@ -132,9 +131,7 @@ def test_a_job_keeps_its_letter_while_others_come_and_go():
     height=st.integers(1, 60),
     skipped=st.integers(0, 50),
 )
-def test_whatever_there_is_and_whatever_the_window_the_picture_fits(
-    jobs, sizes, width, height, skipped
-):
+def test_picture_fits_any_window(jobs, sizes, width, height, skipped):
     jobs = [replace(job, name=f"{job.name}{number}") for number, job in enumerate(jobs)]
     nodes = [node(f"n{number}", *"." * size) for number, size in enumerate(sizes)]
     signs = Signs()
@@ -159,7 +156,7 @@ def busy(played):
     return played
 
 
-def test_one_picture_is_printed_for_whoever_reads_it(busy):
+def test_one_picture_is_printed_without_a_terminal(busy):
     result = busy("top", "--once")
     assert (result.status, result.stderr) == (0, "")
     assert "n1  a a · ·" in result.stdout.splitlines()

@@ -33,7 +33,7 @@ def test_the_help_lists_every_verb_under_its_name(dljob):
             assert about.endswith(".")
 
 
-def test_every_verb_tells_what_it_does_and_what_each_option_is_for(dljob):
+def test_every_verb_and_option_has_help(dljob):
     for path, command in walk(cli):
         result = dljob(*path, "--help")
         assert (result.status, result.stderr) == (0, ""), path
@@ -70,7 +70,7 @@ for words in json.loads(sys.argv[1]):
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_no_verb_loads_what_it_does_not_need(played):
+def test_verbs_load_only_needed_modules(played):
     played.submit("a")
     played.do("give", "a", {"n1": (0,)})
     words = (*LIGHT, "get -o yaml", "top --once")

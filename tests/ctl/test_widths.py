@@ -44,7 +44,7 @@ def jobs(played, monkeypatch):
     return played
 
 
-def test_a_list_of_jobs_fits_or_says_what_it_leaves_out(jobs, terminal):
+def test_job_list_fits_or_names_cut_columns(jobs, terminal):
     piped = lines_of(jobs("get"))
     whole = piped[0].split()
     for columns in (60, 100, 160):
@@ -79,7 +79,7 @@ def test_a_file_gets_all_of_it(jobs):
     assert "AGE" in lines_of(jobs("get"))[0]
 
 
-def test_a_picture_says_what_it_leaves_out(jobs, terminal):
+def test_picture_names_cut_parts(jobs, terminal):
     for columns in (60, 160):
         terminal(columns)
         told = lines_of(jobs("top", "--once"))
@@ -119,7 +119,7 @@ def test_a_reason_is_broken_between_words_at_a_terminal_and_whole_in_a_file(jobs
         assert message in " ".join(" ".join(told).split())
 
 
-def test_what_a_comparison_has_no_room_for_is_named(dljob, folder, terminal):
+def test_comparison_names_cut_columns(dljob, folder, terminal):
     command = ("compare", "five.csv", "--gpus", 8, "--policy", "srtf", "--policy", "fifo")
     kept = ("--jobs", 1, "--resume", "kept.jsonl")
     for columns in (60, 100, 400):

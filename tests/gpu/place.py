@@ -46,7 +46,7 @@ class Place:
         """Have a SideCar around a command; it is ended afterwards."""
         folder = self.folder / name
         folder.mkdir()
-        always = {"pollSeconds": 0.2, "graceSeconds": 0.5, "killSeconds": 1}
+        always = {"pollSeconds": 0.2, "checkpoint.graceSeconds": 0.5, "killSeconds": 1}
         sidecar = SideCar(folder, self.token, *command, options={**always, **options})
         try:
             sidecar.wait_ready()

@@ -124,7 +124,9 @@ def show_emptiness(place: Place) -> Figures:
 def show_release(place: Place) -> Figures:
     """After SIGKILL a SideCar says that the GPU is released when its memory is free, and not before."""
     command = consume(PROGRAM_MIB, place.token, "stubborn")
-    with place.sidecar(*command, name="released", options={"graceSeconds": 0}) as sidecar:
+    with place.sidecar(
+        *command, name="released", options={"checkpoint.graceSeconds": 0}
+    ) as sidecar:
         sidecar.run(1, place.uuid)
         sidecar.wait_for(is_running(1))
         place.wait(place.holds, "the training on its GPU")

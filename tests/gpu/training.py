@@ -37,12 +37,12 @@ def measure(place: Place, name: str, preload: Sequence[str] = ()) -> Mapping[str
         "framework": "pytorch",
         "processes": "perGpu",
         "gpuIds": "index",
-        "graceSeconds": 5,
+        "checkpoint.graceSeconds": 5,
         "checkpoint.signal": "SIGUSR1",
         "checkpoint.confirm": "file",
         "checkpoint.path": str(saved),
         "checkpoint.timeoutSeconds": 60,
-        "progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)",
+        "progress.log": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)",
         "preload": list(preload),
     }
     rounds = []

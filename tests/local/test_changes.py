@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.core.model import JobId
-from dljob.local.jobs import changes
-from dljob.local.jobs.changes import Changes
+from dljob.local.jobs import registry
+from dljob.local.jobs.registry import Changes
 
 JOBS = [JobId(name) for name in "abc"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(JOBS), st.sampled_from(["change", "remove", "ask"]))))
-def test_a_watcher_that_asks_now_and_then_always_knows_what_there_is(story):
+def test_slow_watcher_stays_current(story):
     kept = Changes()
     there: dict[JobId, int] = {}
     seen: dict[JobId, int] = {}
@@ -37,7 +37,7 @@ def test_a_watcher_that_asks_now_and_then_always_knows_what_there_is(story):
 
 
 def test_a_watcher_that_missed_too_many_removals_gets_all_jobs(monkeypatch):
-    monkeypatch.setattr(changes, "MOST_REMOVED", 2)
+    monkeypatch.setattr(registry, "MOST_REMOVED", 2)
     kept = Changes(JOBS)
     version = kept.version
     for job in JOBS[:2]:

@@ -29,7 +29,7 @@ def small(name, root):
     return job
 
 
-def test_what_was_changed_last_is_found_and_hidden_names_are_not(tmp_path):
+def test_latest_change_is_found_without_hidden_names(tmp_path):
     assert newest_in(tmp_path / "missing", "") == ""
     (tmp_path / ".dljob-checkpoints.json").touch()
     assert newest_in(tmp_path, "") == ""

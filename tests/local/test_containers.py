@@ -165,7 +165,7 @@ def test_a_slow_engine_keeps_no_request_waiting_and_no_job_from_being_taken_in(t
     assert [*trials.problems(boxed(), origin, "/", until=trials.deadline())] == []
 
 
-def test_without_an_engine_a_container_is_refused_with_what_to_install(tmp_path):
+def test_missing_engine_is_refused_with_a_remedy(tmp_path):
     [said] = problems_of(boxed(), tmp_path, path=str(tmp_path))
     assert said == "spec.environment.container.engine: neither podman nor docker is installed here"
     [said] = problems_of(boxed(engine="docker"), tmp_path, path=str(tmp_path))

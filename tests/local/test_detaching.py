@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.cli.inputs import units
+from dljob.cli.verbs.server.controller import report_ready
 from dljob.cli.verbs.server.down import find_process
 from dljob.client.backend import Away
 from dljob.client.local.local_backend import LocalBackend
@@ -143,7 +143,7 @@ class Starting(Live):
             timer.cancel()
 
 
-def test_down_without_a_server_says_what_to_do(root, capsys):
+def test_down_without_a_server_has_a_remedy(root, capsys):
     result = Command(capsys)("down", "--state", root / "none")
     assert (result.status, result.stdout) == (1, "")
     assert result.stderr == (
@@ -165,7 +165,7 @@ def test_down_says_so_when_a_server_does_not_end(state):
     assert up.process.poll() == 0
 
 
-def test_a_unit_for_systemd_holds_what_was_typed(root, capsys):
+def test_systemd_unit_has_the_typed_options(root, capsys):
     typed = ("up", "--gpus", 4, "--policy", "adaptive", "--print-unit")
     result = Command(capsys)(*typed, "--state", root / "a state%")
     assert (result.status, result.stderr) == (0, "")
@@ -205,6 +205,6 @@ def test_systemd_learns_when_it_answers_and_jobs_cannot_say_so(root, monkeypatch
         door.bind(name.replace("@", "\0", 1))
         door.settimeout(LONGEST_S)
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        units.tell_ready()
+        report_ready()
         assert door.recv(100) == b"READY=1"
     assert "NOTIFY_SOCKET" not in os.environ

@@ -15,10 +15,9 @@ import pytest
 from dljob.local.environments import name_user
 from dljob.local.files.file_threads import FileThreads
 from dljob.local.gpus import gpu_choices, gpu_locks
-from dljob.local.gpus.devices import RealGpus
+from dljob.local.gpus.devices import OwnUse, RealGpus, find_foreign
 from dljob.local.gpus.gpu_choices import GpuChoiceError
 from dljob.local.gpus.gpu_locks import GpuLock
-from dljob.local.gpus.occupancy import OwnUse, find_foreign
 from dljob_wire.occupancy import BUSY_BYTES, Usage
 from tests.ctl.running import run_apart
 from tests.local.gpus import StandIn, ToldDriver, devices
@@ -50,7 +49,7 @@ def test_gpus_are_chosen_by_number_range_and_uuid():
         assert chosen(text) == numbers, text
 
 
-def test_a_wrong_choice_is_refused_with_what_to_write():
+def test_wrong_choice_is_refused_with_an_example():
     none = "7: there is no such GPU; the GPUs of this machine are 0 (GPU-00-aa), 1 (GPU-10-aa)"
     for text, why in {
         **dict.fromkeys(("", "0,,1", "x"), "names no GPUs"),

@@ -110,7 +110,7 @@ NEVER = (
 )
 
 
-def test_what_can_never_start_is_refused_when_it_is_submitted(ask: Asker):
+def test_unstartable_job_is_refused_at_submission(ask: Asker):
     for document, words in NEVER:
         answer = ask("POST", "/v1/jobs?dryRun=true", document)
         assert answer.status == 422, (words, answer.body[:300])

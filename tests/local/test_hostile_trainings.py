@@ -87,7 +87,7 @@ def log_bytes(state: Path, kind: str) -> int:
 
 
 @pytest.mark.parametrize("kinds", BATCHES)
-def test_what_a_hostile_training_does_harms_no_other_job(
+def test_hostile_training_harms_no_other_job(
     root: Path, kinds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in QUICK.items():

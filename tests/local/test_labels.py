@@ -37,7 +37,7 @@ def test_a_selector_selects():
         assert found == expected, text
 
 
-def test_what_is_no_selector_is_refused_with_an_example():
+def test_wrong_selector_is_refused_with_an_example():
     wrong = (
         ",",
         "a,,b",

@@ -53,7 +53,7 @@ def controller(root):
 
 
 @pytest.mark.processes
-def test_a_start_waits_for_what_a_killed_controller_was_starting(controller, root):
+def test_start_waits_for_starts_of_a_killed_controller(controller, root):
     process = controller(1.0)
     process.send_signal(signal.SIGKILL)
     process.wait(240.0)

@@ -90,7 +90,7 @@ def test_a_damaged_file_that_a_sidecar_left_behind_says_nothing(tmp_path, name):
     assert pod.left() is None
 
 
-def test_what_one_pod_cannot_say_keeps_no_other_pod_from_being_seen(tmp_path):
+def test_unreadable_pod_hides_no_other(tmp_path):
     async def story() -> None:
         with place(tmp_path, PodTimes()) as there:
             folder = there.folders.pod(KEY, BOOKING.serial)

@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from dljob.control.situation.clocks import Reading
 from dljob.control.situation.ports import NotKept
 from dljob.core.model import JobId, Node, NodeName
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
-from dljob.local.jobs.cells import job_cells
-from dljob.local.jobs.jobs_file import JobsFile
 from dljob.local.jobs.registry import Registry
 from dljob.local.machine import Machine
 from tests.local.stages import job_document
@@ -36,9 +33,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, column: str, text: str, job: JobId = ODD) -> None:
-    file = JobsFile.open(path, Reading.now()).file
-    with closing(file):
-        file.commit(job_cells(job, **{column: text}))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE jobs SET {column} = ? WHERE name = ?", (text, job))  # noqa: S608
 
 
 def too_new() -> str:
@@ -105,7 +101,7 @@ def test_a_locked_list_is_reported_without_waiting(path):
         )
         statuses = {ODD: registry.entries[ODD].status}
         # All else that happens in the controller waits for it.
-        (patience_ms,) = registry._file._db.execute("PRAGMA busy_timeout").fetchone()
+        (patience_ms,) = registry._file.db.execute("PRAGMA busy_timeout").fetchone()
         assert patience_ms <= 100
         with locked(path), pytest.raises(NotKept) as caught:
             asyncio.run(machine.record(statuses))

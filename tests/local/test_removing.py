@@ -102,7 +102,7 @@ def test_a_folder_that_vanishes_keeps_no_other_from_being_removed(tmp_path, monk
         time.sleep(0.01)
 
 
-def test_what_a_link_leads_to_stays(tmp_path):
+def test_target_of_a_link_stays(tmp_path):
     heard = Heard()
     heard.may_go_on.set()
     precious = make(tmp_path / "precious")
@@ -162,7 +162,7 @@ def test_no_depth_of_a_folder_stops_its_removal_or_that_of_the_next(tmp_path):
     assert len(open_files()) == len(before)
 
 
-def test_what_cannot_be_removed_keeps_nothing_else_from_it(tmp_path, monkeypatch):
+def test_unremovable_file_blocks_no_other(tmp_path, monkeypatch):
     unlink, folder = os.unlink, make(tmp_path / "job")
     (folder / "stays").write_text("x")
 
@@ -200,7 +200,7 @@ def test_any_error_is_reported_and_does_not_end_the_thread(tmp_path, monkeypatch
     assert not waiting.exists()
 
 
-def test_what_a_killed_controller_was_removing_goes_at_the_next_start(tmp_path):
+def test_next_start_finishes_a_removal(tmp_path):
     folders, other = Folders(tmp_path / "state"), Folders(tmp_path / "other")
     make_folders(folders)
     left = make(folders.root / "jobs" / f"{PREFIX}0123")

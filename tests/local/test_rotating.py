@@ -99,7 +99,7 @@ def test_of_a_log_that_is_longer_than_a_disk_only_the_end_is_copied(path):
     assert path.stat().st_size == 0
 
 
-def test_what_is_written_during_the_copy_is_copied_before_the_log_is_cut(path):
+def test_lines_written_during_rotation_are_kept(path):
     path.write_bytes(b"x" * 5000)
     turn = begin(path, SMALL)
     assert turn is not None

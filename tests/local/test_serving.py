@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dljob.control.reporting import plans
+from dljob.control.deciding import futures
 from dljob.control.reporting.reasons import Outlook
-from dljob.core import foreseeing
 from dljob.core.foreseeing import Effect, Turn
 from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dljob.core.planning import Reshape, Wait
@@ -251,7 +250,7 @@ def test_a_shared_checkpoint_folder_is_a_notice_unless_the_other_job_has_ended(a
 # --- what is shown of a job ---------------------------------------------------------------
 
 
-def test_a_job_that_was_taken_its_gpus_is_shown_with_what_it_does_now_and_without_an_eta(ask, up):
+def test_job_without_gpus_has_no_eta(ask, up):
     ask.submit(job_document("a"))
     stale = "gives back 2 GPUs: it is suspended"
 
@@ -540,7 +539,7 @@ def test_the_new_job_of_a_plan_has_waited_for_no_time(ask, monkeypatch):
         seen.extend(after.now - state.job.submitted_at for state in after.pending)
         return ()
 
-    monkeypatch.setattr(foreseeing, "preview", preview)
+    monkeypatch.setattr(futures, "preview", preview)
     assert ask("POST", "/v1/plan", job_document("b")).status == 200
     assert seen == [0.0]
 
@@ -549,7 +548,7 @@ def test_a_plan_of_a_policy_that_fails_is_refused_in_one_line(ask, monkeypatch):
     def fail(*_, **__):
         raise ValueError("no\nsuch")
 
-    monkeypatch.setattr(foreseeing, "preview", fail)
+    monkeypatch.setattr(futures, "preview", fail)
     answer = ask("POST", "/v1/plan", job_document("b"))
     assert answer.status == 409
     assert answer.json["error"] == (
@@ -558,12 +557,26 @@ def test_a_plan_of_a_policy_that_fails_is_refused_in_one_line(ask, monkeypatch):
     )
 
 
+def test_what_if_plays_two_futures_and_changes_nothing(ask, up):
+    ask.submit(job_document("a", gpus={"options": [2, 4]}))
+    up.do(lambda stage: stage.give("a", {"n1": (0, 1, 2, 3)}, speed=3.0, iteration=10))
+    question = {"job": "a", "most": 2, "another": "a"}
+    answer = ask("POST", "/v1/what-if", question)
+    assert answer.status == 200
+    now, then = ({each["job"]: each for each in f["jobs"]} for f in answer.json["futures"])
+    assert (now["a"]["gpus"], then["a"]["gpus"], set(then)) == (4, 2, {"a", "a-2"})
+    assert 0.0 < now["a"]["endsInSeconds"] < then["a"]["endsInSeconds"]
+    assert names(ask.get("/v1/jobs")) == ["a"]
+    answer = ask("POST", "/v1/what-if", {"job": "b", "most": 2})
+    assert (answer.status, answer.json["problems"][0]["path"]) == (400, "job")
+
+
 def test_a_plan_shows_only_the_gpus_of_another_users_job():
     step = Reshape(JobId("a"), Placement.of({NODE: (0, 1)}), Placement.of({NODE: (0,)}), CAUSE)
     waits = Wait(JobId("a"), CAUSE)
     turn = Turn(ahead=3, starts_in=60.0)
     shown = [
-        plans.effect_document(
+        futures.effect_document(
             Effect(job=JobId("a"), step=each, sentence="has 4,711 s left", is_new=False),
             turn,
             is_whole=False,
@@ -848,18 +861,18 @@ def test_a_deposed_controller_accepts_no_jobs(ask, up):
 
 def test_an_unwritable_list_of_jobs_is_reported_and_nothing_is_lost(ask, up):
     ask.submit(job_document("a"))
-    up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 1"))
+    up.do(lambda stage: stage.registry._file.db.execute("PRAGMA query_only = 1"))
     answer = ask("POST", "/v1/jobs", job_document("b"))
     assert answer.status == 507
     assert answer.json["error"].startswith("the list of jobs cannot be written (")
-    up.do(lambda stage: stage.registry._file._db.execute("PRAGMA query_only = 0"))
+    up.do(lambda stage: stage.registry._file.db.execute("PRAGMA query_only = 0"))
     assert names(ask.get("/v1/jobs")) == ["a"]
     ask.submit(job_document("b"))
 
 
 def test_an_internal_error_is_answered_and_the_server_goes_on(ask, up, caplog):
     def break_it(stage):
-        stage.registry._jobs.entries = None
+        stage.registry.entries = None
 
     ask.submit(job_document("a"))
     entries = up.do(lambda stage: stage.registry.entries)
@@ -867,7 +880,7 @@ def test_an_internal_error_is_answered_and_the_server_goes_on(ask, up, caplog):
     answer = ask("GET", "/v1/jobs")
     assert (answer.status, "please report it" in answer.json["error"]) == (500, True)
     assert "GET /v1/jobs failed" in caplog.text
-    up.do(lambda stage: setattr(stage.registry._jobs, "entries", entries))
+    up.do(lambda stage: setattr(stage.registry, "entries", entries))
     assert names(ask.get("/v1/jobs")) == ["a"]
 
 

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dljob.cli.inputs import units
-from dljob.cli.verbs.server.installation import find_writer
+from dljob.cli.verbs.server.controller import find_writer, write_unit
 from dljob.client.backend import Away, BackendError
 from dljob.client.local.local_backend import LocalBackend
 from dljob.client.local.socket_client import SocketClient
@@ -177,7 +176,7 @@ def test_each_sees_of_the_others_only_name_owner_phase_and_gpus(place):
 
 
 @real
-def test_what_is_of_another_or_of_all_is_refused_with_the_reason(place):
+def test_jobs_of_others_are_refused_with_the_reason(place):
     theirs, node = f"{place.ada.name}/mine", place.backend.list_nodes()[0]["name"]
     owner = f"belongs to {place.ada.name}; only {place.ada.name} and root may"
     for words, reason in (
@@ -317,7 +316,7 @@ RAW = (
 
 
 @real
-def test_the_socket_itself_refuses_what_the_command_does_not_ask(place):
+def test_socket_refuses_on_its_own(place):
     for method, target in RAW:
         code = ASK.format(
             socket=str(Folders(place.state).socket),
@@ -474,7 +473,7 @@ def test_the_next_server_knows_the_owners_of_jobs(place):
 
 def test_the_shipped_unit_is_the_printed_one():
     shipped = ROOT / "manifests" / "systemd" / "dljob.service"
-    made = units.unit(["up", "--system"], program="/opt/dljob/bin/dljob")
+    made = write_unit(["up", "--system"], program="/opt/dljob/bin/dljob")
     assert shipped.read_text() == made
 
 
@@ -498,7 +497,7 @@ def test_a_user_of_a_high_number_is_that_user():
     assert (known.uid, known.gid) == (2**32 - 2, 2**31)
 
 
-def test_a_folder_that_a_link_stands_for_is_refused_and_what_it_names_is_left(tmp_path):
+def test_linked_folder_is_refused_and_left(tmp_path):
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         other = Path(place) / "other"
         other.mkdir(mode=0o700)
@@ -514,7 +513,7 @@ def test_a_shared_server_has_no_sockets_below_tmp(tmp_path):
         make_folders(Folders(tmp_path / ("x" * 100), shared=True))
 
 
-def test_users_get_through_to_the_sockets_whatever_the_umask_is():
+def test_users_reach_the_sockets_under_any_umask():
     old = os.umask(0o077)
     try:
         with tempfile.TemporaryDirectory(prefix="dlt-") as place:
@@ -552,7 +551,7 @@ def _open_to_group(place):
         (lambda place: place.chmod(0o775), None),
     ],
 )
-def test_users_who_may_change_an_installation_are_found(change, writer):
+def test_writers_of_an_installation_are_found(change, writer):
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         folder = Path(place) / "lib"
         folder.mkdir()

@@ -31,7 +31,7 @@ async def work(taken, request, ended):
     ended.append(request)
 
 
-def test_a_user_waits_for_one_request_of_another_who_sends_many():
+def test_flood_of_one_user_delays_others_by_one_request():
     many, one = [Request(1) for _ in range(10)], Request(2)
 
     async def story():

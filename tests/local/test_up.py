@@ -112,7 +112,7 @@ def rows_of(up):
 
 @pytest.mark.story
 @real
-def test_what_trains_goes_on_without_its_controller_and_is_found_again(root):
+def test_training_outlives_its_controller(root):
     state = root / "state"
     with going(state, "--virtual-gpus", 1) as killed:
         one = {"gpus": {"options": [1]}}
@@ -193,7 +193,7 @@ def test_wrong_options_are_refused_before_anything_runs(root, capsys, monkeypatc
         (
             (*one, "--policy", "adaptif"),
             2,
-            "controllers offer no policy named 'adaptif'; did you mean",
+            "no policy is named 'adaptif'; did you mean",
         ),
         ((*one, "--mechanism", "magic"), 2, "'magic' is not one of 'in-place', 'recreate'"),
         ((*one, "--metrics", "9400x"), 1, "serving.metrics: 9400x is not an address with"),

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from addons.web.tests.page_api import insist
 from tests.ctl.running import LONGEST_S, Command
 from tests.local.ups import find_processes, going, replay
-from tests.web.page_api import insist
 
 PRINTED = re.compile(r"The page is at http://([\w.-]+):([0-9]+)/#token=([\w-]{43})\n")
 
@@ -63,7 +63,7 @@ def words(pid):
 
 @pytest.mark.story
 @real
-def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
+def test_page_shows_events_and_ends_with_its_controller(root):
     state = root / "state"
     with going(state, "--cluster", "1x2", "--web") as up:
         page = Page(up)
@@ -83,7 +83,7 @@ def test_the_page_shows_what_happens_and_ends_with_its_controller(root):
 
 @pytest.mark.story
 @real
-def test_its_api_says_what_the_verbs_say_as_it_is_described_and_changes_nothing(root):
+def test_page_api_agrees_with_the_verbs(root):
     with going(root / "state", "--cluster", "1x2", "--policy", "fifo", "--web") as up:
         page = Page(up)
 

@@ -17,18 +17,18 @@ class Ailments:
     """The faults of one set of nodes; none, unless a test sets one."""
 
     waits: dict[str, Json] = field(default_factory=dict)
-    """By image: why a container of it does not start, as ``{"reason": …, "message": …}``."""
+    """By image: why its containers do not start, as ``{"reason": …, "message": …}``."""
     inits: dict[str, int] = field(default_factory=dict)
     """By name: init containers that end with this exit code, again and again."""
     rejects: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By node: the reason and the message with which its kubelet takes no pod that is bound to it."""
+    """By node: the reason and message with which its kubelet rejects pods."""
     evicted: dict[str, str] = field(default_factory=dict)
-    """By pod: what its node was low on, so that the kubelet evicts it."""
+    """By pod: the message of an eviction."""
     out_of_memory: set[str] = field(default_factory=set)
-    """Pods whose container uses more memory than its limit right now; each is killed once."""
+    """Pods whose container exceeds its memory limit; each is killed once."""
 
     def why_waiting(self, spec: Json, image: str) -> tuple[Json, list[Json]]:
-        """Say what a pod's trainer waits for, if it does, and how its init containers are."""
+        """The reason for which a pod's trainer waits, and the statuses of its init containers."""
         for init in spec.get("initContainers", ()):
             code = self.inits.get(init["name"])
             if code is not None:
@@ -64,5 +64,5 @@ def evicted(status: Json, conditions: list[Mapping[str, Any]], message: str) -> 
 
 
 def rejected(reason: str, message: str) -> Json:
-    """The status of a pod that a kubelet never takes."""
+    """The status of a pod that a kubelet rejects."""
     return {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {message}"}

@@ -49,9 +49,7 @@ RESTART_EVERY = 10
 AT_A_TIME = 6
 OUTSIDE = "from outside"
 LIFE_S = 15.0
-"""
-An operator that has led for this time without reaching a deadly point is killed wherever it is.
-"""
+"""An operator that has led for this time without reaching a deadly point is killed wherever it is."""
 QUICK = {
     "lease.leaseSeconds": 2,
     "lease.renewSeconds": 0.5,
@@ -67,12 +65,9 @@ QUICK = {
     "dialing.refusedPauseSeconds": 0.5,
 }
 CALM = {name: value for name, value in QUICK.items() if not name.startswith("lease.")}
-"""For an operator that is to live: on a busy machine it may take longer to renew a Lease."""
+"""For an operator that lives on: a busy machine renews a Lease late."""
 PATIENT_S = 400.0
-"""
-The test accepts this time without progress, because a busy machine may be starting an operator
-again.
-"""
+"""The test accepts this time without progress, because a busy machine may be starting an operator again."""
 
 
 class Trouble:
@@ -122,7 +117,7 @@ class Trouble:
             active.append(self.stage.api.post(self.stage.path(), document))
 
     def suspend_some(self) -> None:
-        """Suspend a job now and then, above all one that has taken its last step, and resume others."""
+        """Suspend and resume jobs now and then, preferably after their last step."""
         for name in list(self.suspended):
             if self.chance.random() < RESUMES:
                 self.suspend(name, suspended=False)
@@ -137,7 +132,7 @@ class Trouble:
         (self.suspended.add if suspended else self.suspended.discard)(name)
 
     def live_and_die(self, number: int) -> None:
-        """Let an operator live until it dies at a point, or is killed from outside."""
+        """Run an operator until it dies at a point or is killed."""
         plan = Plan(
             seed=self.chance.getrandbits(32),
             deaths=dict(self.deaths),
@@ -145,7 +140,7 @@ class Trouble:
         )
         told = self.stage.folder / f"death-{number}"
         operator = self.start(plan, told)
-        # How long it takes to begin is the machine's affair.
+        # The time does not include its start.
         end = time.monotonic() + PATIENCE_S
         is_leading = False
         while operator.is_running and time.monotonic() < end:
@@ -160,7 +155,7 @@ class Trouble:
             time.sleep(0.1)
         is_by_itself = not operator.is_running
         operator.kill()
-        # One that could not renew its Lease ends by itself, as it must.
+        # An operator that cannot renew its Lease ends by itself.
         gave_up = is_by_itself and not told.exists()
         assert not gave_up or "leads no more" in operator.last_words(), operator.last_words()
         how = told.read_text() if told.exists() else "gave up" if gave_up else OUTSIDE
@@ -168,7 +163,7 @@ class Trouble:
         sys.stderr.write(f"{number + 1}. death: {how}; {len(self.iterations)} jobs have come\n")
 
     def obstruct(self, likelihood: float) -> None:
-        """Stand between the operator and the API server."""
+        """Disturb the connection between operator and API server."""
         if self.chance.random() > likelihood:
             return
         match self.chance.choice(("cut", "lose", "conflict")):
@@ -190,7 +185,7 @@ class Trouble:
         self.restarts += 1
 
     def _answers(self) -> bool:
-        """Whether the API server serves jobs, which it begins to a moment after it says that it is ready."""
+        """Whether the API server serves jobs, a moment after it reports readiness."""
         try:
             self.stage.api.get(self.stage.path())
         except (OSError, Refused):
@@ -227,7 +222,7 @@ class Trouble:
             self.disturbances.append(Disturbance(job, time.monotonic()))
 
     def come_to_rest(self) -> None:
-        """With an operator that lives, everything comes to its end."""
+        """Let everything end, with an operator that lives."""
 
         def have_left() -> bool:
             self.operate()
@@ -246,7 +241,7 @@ class Trouble:
         self.stage.wait(lambda: not trainings(self.stage.folder))
 
     def operate(self) -> None:
-        """Start an operator that lives, again if it could not renew its Lease, as a cluster does."""
+        """Keep an operator running, as a cluster does."""
         for name in list(self.suspended):
             self.suspend(name, suspended=False)
         if not self.stage.operators[-1].is_running:
@@ -272,9 +267,7 @@ class Trouble:
 def survive(
     plane: ControlPlane, namespace: str, folder: Path, *, deaths: int, seed: int, hostile: int = 0
 ) -> Trouble:
-    """
-    Let this number of operators die while jobs come and finish, and hold that no law was broken.
-    """
+    """Let this number of operators die while jobs come and finish, and hold that no law was broken."""
     with staged(plane, namespace, folder, NODES) as stage, Wire(plane.admin, folder) as wire:
         stage.kubeconfig = wire.kubeconfig
         stage.patience = PATIENT_S

@@ -1,4 +1,4 @@
-"""The shared control plane, with the custom resource installed as a user installs it."""
+"""The shared control plane with the custom resource, installed as by a user."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from dljob.operator.jobs import crd
-from tests.operator.stages import wait_for_crd, wait_until
+from tests.operator.stages import Stage, staged, wait_for_crd, wait_until
+from tests.servers.api import Api
 from tests.servers.controlplane import ControlPlane
 from tests.servers.kubectl import Kubectl
 from tests.servers.namespaces import wait_for_ends
@@ -18,7 +19,7 @@ CRDS = ROOT / "crds"
 
 
 def install_crd(plane: ControlPlane) -> None:
-    """Install the custom resource, and return when jobs can be created."""
+    """Install the custom resource, and wait until jobs can be created."""
     plane.kubectl("apply", "-f", CRDS / "dljobs.dljob.io.yaml")
     with plane.api() as api:
         wait_for_crd(api)
@@ -33,9 +34,25 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
     return control_plane
 
 
+@pytest.fixture(scope="module")
+def api(cluster: ControlPlane) -> Iterator[Api]:
+    with cluster.api() as api:
+        yield api
+
+
 @pytest.fixture
 def kubectl(cluster: ControlPlane, namespace: str) -> Kubectl:
     return cluster.kubectl.in_namespace(namespace)
+
+
+@pytest.fixture
+def stage(
+    request: pytest.FixtureRequest, control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> Iterator[Stage]:
+    """A stage with the module's ``NODES``, by default one node with four GPUs."""
+    nodes = getattr(request.module, "NODES", {"gpu-a": 4})
+    with staged(control_plane, namespace, tmp_path, nodes) as stage:
+        yield stage
 
 
 TOLERANT = {
@@ -47,25 +64,25 @@ TOLERANT = {
         "tolerations": [{"key": "dljob.io/pool", "operator": "Exists"}],
     },
 }
-"""The objects that only the operator may create as soon as the policies are in force."""
+"""An object that only the operator may create once the policies are in force."""
 
 
 @pytest.fixture(scope="module")
 def installed(cluster: ControlPlane) -> Iterator[ControlPlane]:
     """
-    The shared control plane, while DLJob is installed on it as a user installs it.
+    The shared control plane with DLJob, installed as by a user.
 
-    The policies are in force for one module only: they refuse what the operators of other modules do,
+    The policies are in force for one module only: they would refuse the operators of other modules,
     which run as the administrator.
     """
     with cluster.api() as api:
-        # The namespace of the last time may be ending yet.
+        # The namespace may still be terminating.
         wait_for_ends(api)
     kubectl = cluster.kubectl
     folders = [ROOT / "manifests" / part for part in ("install", "holding")]
     for folder in folders:
         kubectl("apply", "--server-side", "--force-conflicts", "-k", folder)
-    # No kubelet would end its pods, which are bound to the nodes of tests.
+    # Its pods would be bound to the nodes of tests, where no kubelet ends them.
     kubectl("scale", "-n", "dljob-system", "deployment/dljob-operator", "--replicas=0")
     command = ("create", "--dry-run=server", "-f", "-")
     wait_until(lambda: kubectl.try_to(*command, stdin=json.dumps(TOLERANT)).code)

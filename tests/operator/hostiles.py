@@ -3,16 +3,13 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from dljob.operator.nodes.nodes import PARDONS
 from tests.chaos.hostiles import document_of, folder_of, honest
 from tests.hostile import lies
 from tests.operator.kubelets import HOSTILE
 from tests.operator.stages import Stage
-from tests.servers.api import Api, Refused
-
-Json = dict[str, Any]
+from tests.servers.api import Api, Json, Refused
 
 GONE = 404
 GRACE_S = 3

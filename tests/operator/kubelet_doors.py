@@ -29,9 +29,9 @@ PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
 CLOSE = 255
 SECOND = len("2026-01-01T00:00:00")
-"""Finer than that the API server does not pass a time on."""
+"""The API server passes on whole seconds."""
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
-"""When the first line of each log is said to be written; each further one is so a moment later."""
+"""The time of the first line of each log; each further line has a later one."""
 
 
 class KubeletServer:
@@ -86,7 +86,7 @@ class KubeletServer:
     async def _show_log(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         if query.get("previous") == "true":
-            # All starts of a container write into one file here.
+            # All starts of a container share one file.
             return web.Response(status=400, text="previous terminated container not found")
         pod = request.match_info["pod"]
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -99,8 +99,7 @@ class KubeletServer:
             tail = query.get("tailLines")
             first = 0 if tail is None else max(0, count - int(tail))
             async for number, text in self._iter_lines(pod, follow=follow):
-                # Without ``follow``, the answer ends with the lines that existed when the request
-                # came.
+                # Without ``follow``, the answer ends with the lines that existed when the request came.
                 if number < first or (number >= count and not follow):
                     continue
                 stamp = _stamp(number)

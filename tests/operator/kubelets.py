@@ -21,27 +21,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.operator.nodes.placeholders import AT_ONCE_S, is_placeholder
 from dljob.operator.podspecs.bringing import SIDECAR_FOLDER
 from dljob.operator.podspecs.building import TLS_FOLDER
 from tests.operator.ailments import Ailments, evicted, rejected
-from tests.servers.api import Api, Refused
+from tests.servers.api import Api, Json, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.processes import Guard
 from tests.sidecar.drivers import find_children, read_proc
 
-Json = dict[str, Any]
-
 LOOK_S = 0.1
 END_S = 240.0
-"""By then a process that was killed, and a thread that is asked to end, have ended."""
+"""Far more than a killed process or a stopped thread needs to end."""
 AWAY = (OSError, http.client.HTTPException, Refused)
-"""The errors of a request while the API server is away or breaks off its answer."""
+"""The errors of a request while the API server is down or cuts its answer."""
 HOSTILE = "HOSTILE"
-"""The variable of a job's container that says of which kind its SideCar is; see tests/hostile."""
+"""The variable for the kind of a hostile SideCar; see tests/hostile."""
 RESTART_S = (0.2, 0.5, 1.0)
 LONGEST_MESSAGE = 4096
 ROOT = Path(__file__).parents[2]
@@ -64,7 +62,7 @@ class _Container:
     asked_at: float | None = None
     """When it was asked to end."""
     is_out_of_memory: bool = False
-    """Whether that is what its process was killed for."""
+    """Whether its process was killed for that."""
     reported: object = None
 
     @property
@@ -93,10 +91,10 @@ class Kubelets:
     ails: Ailments = field(default_factory=Ailments)
     """The faults of these nodes."""
     silent: set[str] = field(default_factory=set)
-    """Nodes that do nothing and report nothing, although their processes go on."""
+    """Nodes with silent kubelets; their processes go on."""
 
     driver: Path | None = None
-    """Where the NVML is that containers find, if there is to be one."""
+    """The folder of a played NVML for containers, if any."""
 
     machines: Path | None = None
     """Where it stands what the GPUs say of each node, by a folder with its name; none if each container
@@ -124,7 +122,7 @@ class Kubelets:
             raise self.error
 
     def pids(self) -> dict[str, int]:
-        """The SideCars that run, by the names of their pods."""
+        """The pids of running SideCars by pod."""
         return {
             each.pod["metadata"]["name"]: each.process.pid
             for each in list(self._containers.values())
@@ -132,13 +130,11 @@ class Kubelets:
         }
 
     def trainings(self, pod: str) -> dict[int, str]:
-        """The processes that the SideCar in a pod has given GPUs, each with how these are named."""
+        """The training processes of a pod's SideCar, with their GPUs."""
         return self._find_told(pod, "CUDA_VISIBLE_DEVICES")
 
     def told(self, pod: str, variable: str) -> set[str]:
-        """
-        Return the values that the processes of a pod have for a variable of their environment.
-        """
+        """Return the values that the processes of a pod have for a variable of their environment."""
         return set(self._find_told(pod, variable).values())
 
     def _find_told(self, pod: str, variable: str) -> dict[int, str]:
@@ -171,7 +167,7 @@ class Kubelets:
         try:
             pods = api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         except AWAY:
-            return  # The API server is away; a kubelet goes on without it.
+            return  # The API server is down; a kubelet goes on without it.
         there = set()
         for pod in pods:
             node = pod["spec"].get("nodeName")
@@ -187,12 +183,12 @@ class Kubelets:
                 self._kill(self._containers.pop(uid))
 
     def _hold(self, api: Api, pod: Json) -> None:
-        """Run a pod that does nothing, as far as it is seen from outside."""
+        """Report a pod that does nothing as running."""
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         try:
             if "deletionTimestamp" in metadata:
-                # Its hook sleeps for as long as it is given.
+                # Its hook sleeps for the whole grace period.
                 if metadata["deletionGracePeriodSeconds"] <= AT_ONCE_S:
                     api.delete(path, gracePeriodSeconds=0)
             elif pod["status"].get("phase") == "Pending":
@@ -224,7 +220,7 @@ class Kubelets:
             return  # Tried again at the next look.
 
     def _advance(self, api: Api, container: _Container) -> Json | None:
-        """Bring a container on by one step, and say what is to be reported of it."""
+        """Advance a container by one step; return its report."""
         if found := self._take_ill(container):
             return found
         is_deleted = "deletionTimestamp" in container.pod["metadata"]
@@ -247,7 +243,7 @@ class Kubelets:
         return self._start(api, container)
 
     def _take_ill(self, container: _Container) -> Json | None:
-        """Let happen to it what a test wants; what is to be reported if that is its end."""
+        """Apply the test's fault; return the report of an end."""
         name, node = container.pod["metadata"]["name"], container.pod["spec"]["nodeName"]
         if name in self.ails.out_of_memory:
             self.ails.out_of_memory.discard(name)
@@ -282,7 +278,7 @@ class Kubelets:
         if waits:
             return _status(container, {"waiting": waits}) | {"initContainerStatuses": inits}
         if not self._write_secret(api, container):
-            # A kubelet says of a volume that it cannot mount in an Event only.
+            # A kubelet reports an unmountable volume by an Event only.
             return _status(container, {"waiting": {"reason": "ContainerCreating"}})
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DLJOB")},
@@ -348,7 +344,7 @@ def _trainer(pod: Json) -> Json:
 
 
 def _command(words: Iterable[str], container: _Container, hostile: str = "") -> list[str | Path]:
-    """Say how to start here what the pod would start in its own file system, perhaps with a liar before it."""
+    """The command of a pod on this machine, perhaps with a liar in front."""
     ours = {
         f"{SIDECAR_FOLDER}/sidecar-start": None,
         f"--tls={TLS_FOLDER}": f"--tls={container.folder / 'tls'}",
@@ -361,7 +357,7 @@ def _command(words: Iterable[str], container: _Container, hostile: str = "") -> 
 
 
 def _at_address(word: str, address: str) -> str:
-    """Have a SideCar listen at the address of its pod alone."""
+    """Make a SideCar listen at its pod's address only."""
     for option in ("--listen=", "--health="):
         if word.startswith(f"{option}:"):
             return f"{option}{address}{word.removeprefix(option)}"

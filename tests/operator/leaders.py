@@ -1,4 +1,4 @@
-"""What a leader brings to its parts: the calls that mirrors make, and the jobs that it trusts."""
+"""A leader's parts for tests: the calls of mirrors, and the trusted jobs."""
 
 from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
@@ -8,7 +8,7 @@ from dljob.operator.jobs.trusted_jobs import TrustedJobs
 
 
 class Calls(list[str]):
-    """A listener that remembers its calls, but for those that come after every change."""
+    """A listener that records its calls, except those after every change."""
 
     def note_change(self) -> None:
         pass
@@ -21,7 +21,7 @@ class Calls(list[str]):
 
 
 def trusting(mirrors: Mirrors) -> TrustedJobs:
-    """Return the jobs of the mirrors as a leader trusts them that has written none yet."""
+    """The jobs of the mirrors as trusted by a leader that has written none."""
 
     async def is_over() -> bool:
         return False

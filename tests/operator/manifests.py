@@ -1,4 +1,4 @@
-"""Jobs for the tests of the custom resource: good ones, changed ones, wrong ones made complete."""
+"""Jobs for tests of the custom resource: good, changed and completed wrong ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ DATA = ROOT / "tests" / "core" / "data"
 WRONG_JOBS = sorted((DATA / "wrong_jobs").glob("*.yaml"))
 GOOD_JOBS = sorted((DATA / "good_jobs").glob("*.yaml"))
 AS_IT_IS = "# to be run for real"
-"""Marks a wrong job that is not to be completed, because the missing field is its fault."""
+"""Marks a wrong job whose fault is a missing field, so that it is not completed."""
 
 TEMPLATE: Json = {
     "spec": {"containers": [{"name": "trainer", "image": "x", "command": ["python", "train.py"]}]}
@@ -36,13 +36,13 @@ def path_of(namespace: str, name: str = "", part: str = "") -> str:
 
 
 def make_manifest(name: str, **spec: Any) -> Json:
-    """The least job, with fields of its spec; None takes one away."""
+    """The smallest job, with fields of its spec; None removes one."""
     fields = {key: value for key, value in {**LEAST, **spec}.items() if value is not None}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": fields}
 
 
 def merged(document: Any, patch: Any) -> Any:
-    """Change a document as a merge patch does: None takes a field away."""
+    """Apply a merge patch: None removes a field."""
     if not isinstance(patch, dict):
         return patch
     old = document if isinstance(document, dict) else {}
@@ -51,20 +51,20 @@ def merged(document: Any, patch: Any) -> Any:
 
 
 def read_jobs(path: Path) -> list[Json]:
-    """Read the jobs of a file that may hold what they need, too."""
+    """The jobs of a file, without its other objects."""
     documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
     return [each for each in documents if each["kind"] == KIND]
 
 
 def read_completed(path: Path) -> Any:
-    """Read a job that was written for a simulation, with what it takes to run it for real."""
+    """Read a job for a simulation, and complete it for a real run."""
     text = path.read_text(encoding="utf-8")
     document = yaml.safe_load(text)
     return document if AS_IT_IS in text else completed(document)
 
 
 def completed(document: Any) -> Any:
-    """Give a job its pods and a way to see its progress, and take it out of its namespace."""
+    """Give a job a template and a progress pattern, and remove its namespace."""
     if not isinstance(document, dict):
         return document
     metadata, spec = document.get("metadata"), document.get("spec")

@@ -25,9 +25,7 @@ def main() -> None:
 
 
 def guard_writes(fuse: Fuse) -> None:
-    """
-    Place a deadly point right before each write is sent, and one after its answer has arrived.
-    """
+    """Place a deadly point right before each write is sent, and one after its answer has arrived."""
     send = ApiServer._send
 
     async def send_guarded(

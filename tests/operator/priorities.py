@@ -5,7 +5,7 @@ from tests.operator.stages import Stage
 
 
 def grant(stage: Stage, priority: int | None) -> None:
-    """Let the jobs of the namespace have a priority up to this one; ``None`` takes the grant back."""
+    """Grant the namespace priorities up to this one; ``None`` revokes the grant."""
     highest = None if priority is None else str(priority)
     annotations = {"metadata": {"annotations": {names.MAX_PRIORITY: highest}}}
     stage.api.merge(f"/api/v1/namespaces/{stage.namespace}", annotations)

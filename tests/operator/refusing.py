@@ -1,4 +1,4 @@
-"""How the API server refuses a manifest, as lines that a user reads."""
+"""The API server's refusal of a manifest, as the lines that users read."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ VALUE = re.compile(r'^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|[-\w.+]+): )?')
 
 
 def refusal(api: Api, namespace: str, manifest: Any) -> list[str]:
-    """Submit a manifest as kubectl does, without keeping it; nothing is said of one that is accepted."""
+    """Submit a manifest as a dry run; return the refusal, empty if it is accepted."""
     try:
         api.post(path_of(namespace), manifest, dryRun="All", fieldValidation="Strict")
     except Refused as refused:
@@ -23,7 +23,7 @@ def refusal(api: Api, namespace: str, manifest: Any) -> list[str]:
 
 
 def told(refused: Refused) -> list[str]:
-    """Say it in a line for each field, without its value; for what is no DLJob at all, in one line."""
+    """A line for each wrong field, without its value; one line for a document that is no DLJob."""
     causes = [cause for cause in refused.causes if NOT_ALL not in cause["message"]]
     if not causes:
         return [str(refused)]

@@ -1,4 +1,4 @@
-"""A cluster to operate: a real control plane, played kubelets, a real operator as a process."""
+"""A stage: a real control plane, played kubelets, and real operators as processes."""
 
 import csv
 import sys
@@ -9,33 +9,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dljob.kube import names
 from dljob.operator.jobs import crd
 from dljob_lab.demonstrating.examples import load_example
 from tests.operator.kubelets import ROOT, Kubelets
-from tests.servers.api import Api, Refused
+from tests.servers.api import Api, Json, Refused
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import empty_namespace
+from tests.servers.namespaces import empty_namespace, make_namespace, remove_namespace
 from tests.servers.nodes import add_nodes, make_node, remove_nodes
 from tests.servers.processes import Guard, Server
 
-Json = dict[str, Any]
-
 PATIENCE_S = 240.0
-"""Far more than anything takes; who waits longer waits in vain."""
+"""Far more than any wait takes."""
 LEADS = "leads, in epoch"
 """An operator logs this when it begins to lead."""
 POOL = {"dljob.io/pool": "", "dljob.io/gpu-type": "A100"}
 TAINT = {"key": "dljob.io/pool", "effect": "NoSchedule"}
 """The taint that keeps other pods off nodes of the pool."""
 PATIENT = {"lease.leaseSeconds": 60, "lease.giveUpSeconds": 50}
-"""A Lease that an operator keeps on a machine that stands still now and then."""
+"""A Lease that an operator keeps on a machine that stalls now and then."""
 USUAL = (
     *("namespace", "watched", "health", "store", "pods.virtualGpus", "pods.pollSeconds"),
     "publishing.seconds",
     *PATIENT,
 )
-"""The settings of an operator, unless a test gives others."""
+"""The default settings of an operator in tests."""
 SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
 KIND = ("net", "data", 64)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -69,7 +69,7 @@ def wait_for_crd(api: Api) -> None:
         try:
             api.get(f"/apis/{names.GROUP}/{names.VERSION}/{names.PLURAL}", limit=1)
         except Refused:
-            # Its storage begins a moment after it is said to be there.
+            # Its storage begins a moment after it is announced.
             return False
         return True
 
@@ -102,9 +102,9 @@ class Stage:
         usual: Collection[str] = USUAL,
     ) -> Server:
         """
-        Start one, and return it when it leads; if it ``waits``, when it could; or at once.
+        Start an operator; return it when it leads, if it ``waits``, when it waits to lead, if it ``launches``, at once.
 
-        Of what is set here usually, only what ``usual`` names is; ``settings`` go before.
+        It has the default settings in ``usual``, and ``settings``, which win.
         """
         number = len(self.operators)
         sign = "waits to lead" if waits else LEADS
@@ -146,7 +146,7 @@ class Stage:
         return operator
 
     def let_lease_end(self) -> None:
-        """Let the Lease of an operator that was killed or stands still run out at once."""
+        """Let the Lease of a killed or frozen operator run out at once."""
         self.api.merge(self.lease(), {"spec": {"leaseDurationSeconds": 1}})
 
     def lease(self) -> str:
@@ -159,7 +159,7 @@ class Stage:
         return self.api.post(self.path(), document)
 
     def make_job(self, name: str, *, iterations: int) -> Json:
-        """Describe a job that replays, on 1, 2 or 4 GPUs, with its checkpoints in this folder."""
+        """A job that replays speeds on 1, 2 or 4 GPUs, with its checkpoints in this folder."""
         speeds = self.folder / "speeds.csv"
         if not speeds.exists():
             with speeds.open("w", newline="") as file:
@@ -180,7 +180,7 @@ class Stage:
         document["spec"]["checkpoint"] |= {"path": str(saved), "shared": True}
         pod = document["spec"]["template"]["spec"]
         container = pod["containers"][0]
-        # It outlives the pod, and pods under the restricted standard may have it; the played kubelets mount nothing.
+        # It outlives the pod, and the restricted standard allows it; the played kubelets mount nothing.
         pod["volumes"] = [{"name": "saved", "csi": {"driver": "nfs.csi.k8s.io"}}]
         container["volumeMounts"] = [{"name": "saved", "mountPath": str(self.folder)}]
         container["command"] = [
@@ -195,7 +195,7 @@ class Stage:
         return document
 
     def path(self, name: str = "") -> str:
-        base = _path_of_jobs(self.namespace)
+        base = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{self.namespace}/{names.PLURAL}"
         return f"{base}/{name}" if name else base
 
     def job(self, name: str) -> Json:
@@ -208,8 +208,21 @@ class Stage:
     def phase(self, name: str) -> str:
         return str(self.status(name).get("phase", ""))
 
+    def condition(self, name: str, kind: str) -> Json:
+        """A condition of a job; empty if the job has none of this kind."""
+        found = self.status(name).get("conditions", ())
+        return next((each for each in found if each["type"] == kind), {})
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """The failures of a job, and its restarts for other reasons."""
+        status = self.status(name)
+        return status.get("failures", 0), status.get("restarts", 0)
+
+    def pod_path(self, name: str = "") -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods{name and f'/{name}'}"
+
     def pods(self) -> list[Json]:
-        items: list[Json] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        items: list[Json] = self.api.get(self.pod_path())["items"]
         return items
 
     def pods_of(self, name: str) -> list[Json]:
@@ -226,11 +239,11 @@ class Stage:
         ]
 
     def wait(self, what: Callable[[], object]) -> Any:
-        """Wait for something; after a wait in vain, print everything that could explain it."""
+        """Wait for something; after a timeout, print everything that could explain it."""
         return wait_until(what, self.tell, self.patience)
 
     def wait_for_phase(self, name: str, phase: str) -> Json:
-        """Wait until a job is so far, and return its status."""
+        """Wait until a job has this phase; return its status."""
 
         def is_so_far() -> Json | None:
             status = self.status(name)
@@ -265,7 +278,7 @@ def staged(
     *,
     taints: Sequence[Mapping[str, str]] = (TAINT,),
 ) -> Iterator[Stage]:
-    """Set a stage with these nodes, each with its number of GPUs."""
+    """Set a stage with these nodes and their numbers of GPUs."""
     with plane.api() as api:
         install(api)
         made = [
@@ -281,9 +294,17 @@ def staged(
                 yield Stage(plane, api, namespace, folder, kubelets, guard)
         finally:
             remove_nodes(api, nodes)
-            # Pods would be taken for those of others by the next test that has nodes of these names.
+            # The next test with nodes of these names would take the pods for foreign ones.
             empty_namespace(api, namespace)
 
 
-def _path_of_jobs(namespace: str) -> str:
-    return f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}"
+@contextmanager
+def lasting_stage(
+    plane: ControlPlane, folders: pytest.TempPathFactory, nodes: Mapping[str, int]
+) -> Iterator[Stage]:
+    """Set a stage for all tests of a module, in a namespace of its own."""
+    with plane.api() as api:
+        namespace = make_namespace(api)
+        with staged(plane, namespace, folders.mktemp("stage"), nodes) as stage:
+            yield stage
+        remove_namespace(api, namespace)

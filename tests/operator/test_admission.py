@@ -1,7 +1,4 @@
-"""
-The admission policies decide which accounts may make pods that could use the GPUs of the pool; a
-real API server enforces them as installed.
-"""
+"""The admission policies decide who may make pods that could use the pool's GPUs, on a real API server."""
 
 import json
 from functools import partial
@@ -12,14 +9,13 @@ import pytest
 from dljob.kube import names
 from tests.operator.manifests import make_manifest
 from tests.operator.stages import wait_until
-from tests.servers.api import Api, Refused
+from tests.servers.api import Api, Json, Refused
 from tests.servers.kubectl import Kubectl
 from tests.servers.namespaces import make_namespace
 from tests.servers.nodes import add_nodes, make_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 
 HOME = "dljob-system"
 OURS = {"key": "dljob.io/pool", "operator": "Exists"}
@@ -29,7 +25,7 @@ REMEDY = "submit a DLJob instead"
 
 @pytest.fixture
 def kubectl(installed):
-    """Kubectl of a user with all rights but those that the admission policies restrict."""
+    """Kubectl of a user with all rights except those that the admission policies restrict."""
     with installed.api() as api:
         return installed.kubectl.in_namespace(make_namespace(api))
 
@@ -48,7 +44,7 @@ def pod(*, env: Json | None = None, annotations: Json | None = None, **spec: Any
 
 
 def refusal(kubectl: Kubectl, document: Json) -> str:
-    """Say why this would be refused; empty if it would not."""
+    """The reason for which this document is refused; empty if it is accepted."""
     said = kubectl.try_to("create", "--dry-run=server", "-f", "-", stdin=json.dumps(document))
     return said.err if said.code else ""
 
@@ -79,7 +75,7 @@ PODS = [
 
 
 @pytest.mark.story
-def test_what_could_use_the_gpus_of_jobs_is_refused_with_a_remedy(kubectl, classes):
+def test_pods_that_could_use_gpus_are_refused_with_a_remedy(kubectl, classes):
     for document, why in PODS:
         said = refusal(kubectl, document)
         assert why in said, document
@@ -96,11 +92,11 @@ def classes(installed):
             "metadata": {"name": name},
             "handler": name,
         }
-        # They may be there already: tests of other modules may run between those of this one.
+        # They may exist: tests of other modules may run between those of this one.
         installed.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
 
-def test_labels_of_kueue_on_a_job_are_warned_of(kubectl):
+def test_labels_of_kueue_cause_a_warning(kubectl):
     label = {"kueue.x-k8s.io/queue-name": "team-a"}
 
     def warning(*, job: Json, template: Json, **spec: Any) -> str:
@@ -118,11 +114,11 @@ def test_labels_of_kueue_on_a_job_are_warned_of(kubectl):
     assert warning(job=label, template={}, managedBy="kueue.x-k8s.io/multikueue") == ""
 
 
-def test_a_new_job_is_held_by_the_api_server_itself(kubectl):
+def test_api_server_sets_the_finalizer_of_new_jobs(kubectl):
     document = make_manifest("it")
 
     def finalizers(own: list[str]) -> list[str]:
-        # It learns of the policy a moment later, and then of the definition.
+        # The server learns of the policy a moment later, and then of the definition.
         document["metadata"]["finalizers"] = own
         command = ("create", "--dry-run=server", "-o", "json", "-f", "-")
         said = kubectl.try_to(*command, stdin=json.dumps(document))
@@ -135,7 +131,7 @@ def test_a_new_job_is_held_by_the_api_server_itself(kubectl):
     assert finalizers(["mine/before"]) == ["mine/before"]
 
 
-def test_the_expressions_of_the_policies_are_well_typed(installed):
+def test_expressions_of_the_policies_are_well_typed(installed):
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
     def statuses() -> dict[str, Json]:
@@ -156,7 +152,7 @@ def may_create_pods(kubectl: Kubectl) -> bool:
     return kubectl.try_to("auth", "can-i", "create", "pods", "-n", "default").code == 0
 
 
-def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(installed, classes):
+def test_only_the_account_of_the_operator_passes(installed, classes):
     document = pod(
         env=ALL_GPUS, annotations=CDI, runtimeClassName="nvidia", tolerations=[OURS, ANY]
     )
@@ -180,7 +176,7 @@ def test_the_operator_is_let_through_and_no_other_account_of_its_namespace(insta
         assert is_let is (said == "")
 
 
-def test_a_toleration_cannot_be_added_later_and_all_else_may_be_changed(kubectl):
+def test_toleration_cannot_be_added_later(kubectl):
     kubectl("create", "-f", "-", stdin=json.dumps(pod(env=ALL_GPUS)))
     tolerations = json.loads(kubectl("get", "pod/it", "-o", "json"))["spec"]["tolerations"]
 
@@ -219,7 +215,7 @@ def events(kubectl: Kubectl) -> str:
     return kubectl("get", "events", "-o", "jsonpath={.items[*].message}")
 
 
-def test_daemonsets_may_come_to_the_pool_but_not_to_its_gpus(kubectl, pool_node):
+def test_daemonsets_may_use_the_pool_without_gpus(kubectl, pool_node):
     kubectl("create", "-f", "-", stdin=json.dumps(workload("DaemonSet", tolerations=[OURS])))
     wait_until(lambda: "it-" in kubectl("get", "pods", "-o", "name"), lambda: events(kubectl))
     greedy = workload("DaemonSet", env=ALL_GPUS, tolerations=[OURS])
@@ -228,13 +224,13 @@ def test_daemonsets_may_come_to_the_pool_but_not_to_its_gpus(kubectl, pool_node)
     wait_until(lambda: "must not set NVIDIA_VISIBLE_DEVICES" in events(kubectl))
 
 
-def test_what_controllers_make_for_users_is_refused_as_what_they_make_themselves(kubectl):
+def test_pods_of_controllers_are_refused_like_those_of_users(kubectl):
     kubectl("create", "-f", "-", stdin=json.dumps(workload("Deployment", tolerations=[OURS])))
     wait_until(lambda: "only DLJob may tolerate the taint dljob.io/pool" in events(kubectl))
     assert kubectl("get", "pods", "-o", "name") == ""
 
 
-def test_an_administrator_can_let_a_namespace_do_it(kubectl, installed):
+def test_administrator_can_allow_a_namespace(kubectl, installed):
     document = pod(env=ALL_GPUS, tolerations=[OURS])
     assert "only DLJob may tolerate" in refusal(kubectl, document)
     installed.kubectl("create", "namespace", "trusted")
@@ -256,7 +252,7 @@ def secret(name: str, *, kind: str = "kubernetes.io/tls", owner: str = "DLJob") 
 
 @pytest.fixture(scope="module")
 def operator(installed):
-    """Kubectl of the operator, once it is kept from what is not its own."""
+    """Kubectl of the operator, once the policies restrict it."""
     operator = installed.kubectl_as(
         installed.kubeconfig_for_service_account(HOME, "dljob-operator")
     )
@@ -274,26 +270,24 @@ SECRETS = [
 ]
 
 
-def test_the_operator_writes_certificates_of_jobs_and_no_other_secrets(operator):
+def test_operator_writes_only_certificates_of_jobs(operator):
     for document, why in SECRETS:
         said = refusal(operator, document)
         assert why in said
         assert bool(said) is bool(why), said
     authority = secret("dljob-ca", owner="")
     authority["metadata"]["namespace"] = HOME
-    assert refusal(operator, authority) == "", "its authority is written at home"
+    assert refusal(operator, authority) == "", "it writes its authority at home"
 
 
-def test_the_operator_does_not_get_to_see_a_secret_by_a_patch_that_changes_nothing(
-    installed, kubectl, operator
-):
+def test_empty_patch_shows_the_operator_no_secret(installed, kubectl, operator):
     kubeconfig = installed.kubeconfig_for_service_account(HOME, "dljob-operator")
     theirs = {
         "opaque-dljob-tls": (
             secret("opaque-dljob-tls", kind="Opaque", owner=""),
             "certificates only",
         ),
-        # Of the right kind and name; that it belongs to a job is what the patch itself would say.
+        # Of the right kind and name; the patch itself would make it belong to a job.
         "theirs-dljob-tls": (secret("theirs-dljob-tls", owner=""), "belong to jobs"),
     }
     owners = secret("theirs-dljob-tls")["metadata"]["ownerReferences"]

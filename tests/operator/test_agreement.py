@@ -1,8 +1,8 @@
 """
-The API server and we refuse the very same jobs: the rules in CEL and those in Python say the same.
+The API server and the parser refuse the same jobs: the rules in CEL and in Python agree.
 
-Jobs are drawn and then changed, a few fields at a time, to values that each make sense alone; what
-refuses them is then nearly always what fields have to do with each other.
+Jobs are drawn, and a few of their fields are changed to values that each make sense alone, so that
+nearly all refusals are about combinations of fields.
 """
 
 import json
@@ -17,17 +17,10 @@ from tests.core.test_jobfile_laws import DOCUMENTS
 from tests.operator.manifests import completed, make_manifest
 from tests.operator.refusing import refusal
 from tests.servers.api import Api, Json
-from tests.servers.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
 Where = tuple[str | int, ...]
-
-
-@pytest.fixture(scope="module")
-def api(cluster: ControlPlane):
-    with cluster.api() as api:
-        yield api
 
 
 TRAINER: Where = ("template", "spec", "containers", 0)
@@ -104,7 +97,7 @@ CHANGES = st.sampled_from(
 
 
 def record_at(spec: Json, where: Where) -> Json | None:
-    """Find a record of a spec; one that was left out is begun, an item that is not there is not."""
+    """Find a record of a spec; make one that is left out, but no item of a list."""
     found: Any = spec
     for step in where:
         if isinstance(found, dict):
@@ -126,7 +119,7 @@ def change(spec: Json, where: Where, name: str, value: Any) -> None:
 
 
 def verdicts(api: Api, job: Json) -> tuple[tuple[str, ...], list[str]]:
-    """Return our own objections to a job, and those of the API server."""
+    """The objections of the parser and of the API server to a job."""
     try:
         jobfile.parse(job, require_template=True)
         ours: tuple[str, ...] = ()
@@ -172,7 +165,7 @@ BORDERS: list[tuple[Json, Json]] = [
 ]
 
 
-def test_both_draw_the_border_at_the_same_place(api: Api):
+def test_both_have_the_same_limits(api: Api):
     for right, wrong in BORDERS:
         assert verdicts(api, make_manifest("job", **right)) == ((), []), right
         assert all(verdicts(api, make_manifest("job", **wrong))), wrong

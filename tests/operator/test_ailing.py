@@ -1,4 +1,4 @@
-"""Why pods are not up, or are no more, in the words of kubelets and controllers as they really come."""
+"""Why pods are not up or have ended, in the documents of real kubelets and controllers."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ RUNS = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 
 
 def pod(phase: str, *containers: Json, deleted: bool = False, bound: bool = True, **more: Any):
-    """A pod as its kubelet tells of it; a container whose name begins with ``init`` is one."""
+    """A pod in its kubelet's words; all containers except ``trainer`` are init containers."""
     metadata = {"name": "job-1"} | ({"deletionTimestamp": "2026"} if deleted else {})
     inits = [each for each in containers if each["name"] != "trainer"]
     others = [each for each in containers if each["name"] == "trainer"]
@@ -48,13 +48,11 @@ def read(document: Json) -> Pod:
     return read_pod(KEY, document, node=NODE, uid="uid")
 
 
-# --- what SideCars leave behind -----------------------------------------------------------
-
 LEFT = State("x", 9, SideCarPhase.EXITED, released=True, epoch=2, generation=6, held_generation=5)
 MESSAGE = encode_left(replace(LEFT, processes=(Process(0, 0, exit_code=0),))).decode()
 
 
-def test_what_a_sidecar_left_behind_is_read_from_the_end_of_its_container():
+def test_left_message_is_read_from_the_container_status():
     last = container(RUNS, ended(137, message=MESSAGE))
     waits = container(waiting("CrashLoopBackOff"), ended(137, message=MESSAGE))
     for document, phase in (
@@ -69,14 +67,12 @@ def test_what_a_sidecar_left_behind_is_read_from_the_end_of_its_container():
         assert "incarnation" not in seen.message
 
 
-def test_the_message_of_a_failed_training_is_what_its_user_reads():
+def test_message_of_a_failed_training_is_shown_to_users():
     for text in ("loss is NaN", "{}", '{"incarnation": 7}', "\ud800", "[" * 4096):
         seen = read(pod("Failed", container(ended(3, message=text))))
         assert seen.left is None
         assert seen.message == f"container trainer ended with exit code 3: {text}"
 
-
-# --- those that do not start --------------------------------------------------------------
 
 PULLING = 'Back-off pulling image "lab/train:1": ErrImagePull: not found'
 MISSING = 'secret "token" not found'
@@ -102,7 +98,7 @@ FATAL, STUCK, BOTH, NEITHER = (True, False), (False, True), (True, True), (False
         (waiting("PodInitializing"), "", "kubectl describe pod job-1", NEITHER),
     ],
 )
-def test_a_container_that_does_not_start_says_what_for(found, reason, told, whose):
+def test_waiting_container_gives_its_reason(found, reason, told, whose):
     seen = read(pod("Pending", container(found)))
     assert (seen.phase, seen.reason) == (PodPhase.PENDING, reason)
     assert told in seen.message
@@ -119,7 +115,7 @@ def test_a_container_that_does_not_start_says_what_for(found, reason, told, whos
         (ended(128, "StartError", "exec: no"), "StartError", "(StartError): exec: no", NEITHER),
     ],
 )
-def test_a_container_that_fails_says_how_it_ended(last, reason, told, whose):
+def test_failed_container_says_how_it_ended(last, reason, told, whose):
     backs_off = read(pod("Running", container(waiting("CrashLoopBackOff", "back-off"), last)))
     between = read(pod("Running", container(last)))
     for seen in (backs_off, between):
@@ -128,7 +124,7 @@ def test_a_container_that_fails_says_how_it_ended(last, reason, told, whose):
         assert (seen.fault, seen.stuck) == whose
 
 
-def test_how_it_ended_is_known_also_when_it_runs_again():
+def test_last_end_is_known_in_the_next_start():
     last = ended(137, "OOMKilled")
     seen = read(pod("Running", container(RUNS, last), podIP="10.0.0.1"))
     assert (seen.phase, seen.reason, seen.fault) == (PodPhase.UP, "OOMKilled", True)
@@ -146,22 +142,19 @@ def test_how_it_ended_is_known_also_when_it_runs_again():
         ("dljob-sidecar", ended(1), None, "InitContainerFailed", False),
     ],
 )
-def test_what_comes_before_the_training_is_its_users_but_for_what_brings_the_sidecar(
-    name, found, last, reason, fault
-):
+def test_init_containers_count_for_the_user_except_ours(name, found, last, reason, fault):
     before = container(found, last, name)
     seen = read(pod("Pending", before, container(waiting("PodInitializing"))))
     assert (seen.reason, seen.fault, seen.stuck) == (reason, fault, True)
     assert name in seen.message
 
 
-def test_an_init_container_that_is_done_or_runs_is_no_reason():
+def test_running_or_done_init_container_is_no_reason():
     for state in (ended(0, "Completed"), RUNS):
-        seen = read(pod("Pending", container(state, name="init")))
-        assert seen.reason == ""
+        assert read(pod("Pending", container(state, name="init"))).reason == ""
 
 
-def test_who_finds_no_node_says_so():
+def test_unschedulable_pod_says_so():
     message = "0/3 nodes are available"
     condition = {
         "type": "PodScheduled",
@@ -174,13 +167,11 @@ def test_who_finds_no_node_says_so():
     assert "no scheduler" in read(pod("Pending", bound=False)).message
 
 
-# --- those that are no more ---------------------------------------------------------------
-
 LOW = "The node was low on resource: memory."
 
 
 def gone(reason: str = "", message: str = "so", *, target: str = "", deleted: bool = False) -> Json:
-    """A pod that has failed, for a reason of its own or as the target of a disruption."""
+    """A failed pod with a reason of its own or a disruption."""
     document: Json = pod("Failed", container(ended(143)), deleted=deleted)
     document["status"] |= {"reason": reason, "message": message} if reason else {}
     document["status"]["conditions"] = disrupted(target) if target else []
@@ -201,20 +192,20 @@ def gone(reason: str = "", message: str = "so", *, target: str = "", deleted: bo
         (pod("Succeeded", container(ended(0, "Completed"))), "Completed", "exit code 0", NEITHER),
     ],
 )
-def test_a_pod_that_ended_says_why(document, reason, told, whose):
+def test_ended_pod_gives_its_reason(document, reason, told, whose):
     seen = read(document)
     assert (seen.phase, seen.reason) == (PodPhase.ENDED, reason)
     assert told in seen.message
     assert (seen.fault, seen.unwelcome) == whose
 
 
-def test_a_disruption_that_did_not_come_is_none():
+def test_planned_disruption_that_did_not_come_does_not_count():
     planned = disrupted("EvictionByEvictionAPI")
     planned[0]["status"] = "False"
     seen = read(pod("Failed", container(ended(1)), conditions=planned))
     assert (seen.reason, seen.unwelcome) == ("ContainerFailed", False)
 
 
-def test_a_pod_whose_node_is_gone_says_so():
+def test_pod_of_a_missing_node_has_ended():
     seen = read_pod(KEY, pod("Running", container(RUNS)), node=None, uid="uid")
     assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NodeGone")

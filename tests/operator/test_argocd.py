@@ -1,4 +1,4 @@
-"""Argo CD shows how a job is by a script in Lua, which a real interpreter runs here on real statuses."""
+"""Argo CD shows a job's health by a Lua script, which a real interpreter runs on real statuses."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import yaml
 
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.core.model import Phase
-from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.jobs.entries import status_document
 from tests.operator.kubelets import ROOT
 
 pytestmark = pytest.mark.processes
@@ -26,7 +26,7 @@ ASIDE = Condition(ConditionType.SET_ASIDE, status=True, reason="SetAside", messa
 
 
 def in_lua(value: Any) -> str:
-    """Write a document of JSON as Lua's own literal."""
+    """Write a JSON document as a Lua literal."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"[{json.dumps(k)}] = {in_lua(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -82,12 +82,12 @@ print(found.message)
         ),
     ],
 )
-def test_argocd_shows_the_phase_and_the_reason_of_a_job(status, shown):
-    document = status_document(status, Circumstances(epoch=1, generation=1))
+def test_health_shows_phase_and_reason(status, shown):
+    document = status_document(status, epoch=1, generation=1)
     assert health({"status": document}) == shown
 
 
-def test_a_job_that_no_operator_has_seen_progresses():
+def test_unseen_job_progresses():
     assert health({"metadata": {"name": "job"}}) == (
         "Progressing",
         "waits for the operator of DLJob",

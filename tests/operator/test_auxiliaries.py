@@ -1,4 +1,4 @@
-"""A fault of one job's pods does not keep the operator from maintaining the pods of other jobs."""
+"""Problems with one job's pods do not keep the operator from the pods of other jobs."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ BOOKED = {"pods": [{"node": "node-1", "serial": 1}]}
 
 
 def with_servers(name: str, image: str) -> Json:
-    """Make a job with two servers beside it; without an image Kubernetes refuses their pods."""
+    """A job with two servers; without an image Kubernetes refuses their pods."""
     container = {"name": "ps", "command": ["serve"]} | ({"image": image} if image else {})
     role = {"name": "ps", "replicas": 2, "template": {"spec": {"containers": [container]}}}
     return make_manifest(name, auxiliaries=[role])
@@ -58,7 +58,7 @@ def owner(job: Json) -> Json:
 
 
 class Look:
-    """The input and the output of the parts under test, on a real API server."""
+    """The tested parts on a real API server."""
 
     def __init__(self, api: ApiServer, namespace: str) -> None:
         self.api = api
@@ -117,7 +117,7 @@ class Look:
 
 
 def count_creations(api: ApiServer) -> list[str]:
-    """Record the names of the objects that the server is asked to create from now on."""
+    """Record the names of all objects that the server is asked to create."""
     asked: list[str] = []
     create = api.create
 
@@ -140,9 +140,7 @@ def play(cluster: ControlPlane, namespace: str, story: Any) -> None:
     asyncio.run(begin())
 
 
-def test_pods_that_are_refused_are_told_of_once_and_others_are_made(
-    cluster: ControlPlane, namespace: str
-):
+def test_refused_pods_are_reported_once_and_others_made(cluster: ControlPlane, namespace: str):
     async def story(look: Look) -> None:
         for name, image in (("a-wrong", ""), ("b-right", "ps"), ("c-wrong", "")):
             await look.submit(with_servers(name, image))
@@ -155,9 +153,7 @@ def test_pods_that_are_refused_are_told_of_once_and_others_are_made(
     play(cluster, namespace, story)
 
 
-def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
-    cluster: ControlPlane, namespace: str
-):
+def test_name_conflict_backs_off(cluster: ControlPlane, namespace: str):
     async def story(look: Look) -> None:
         theirs = pod_of("theirs", "ps", name="job-ps-0")
         del theirs["metadata"]["labels"]
@@ -183,12 +179,12 @@ def test_a_name_that_somebody_else_has_is_told_and_asked_for_ever_more_rarely(
     play(cluster, namespace, story)
 
 
-def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
+def test_failed_cleanup_of_one_pod_stops_no_other(
     cluster: ControlPlane, namespace: str, caplog: pytest.LogCaptureFixture
 ):
     async def story(look: Look) -> None:
         job = await look.submit(make_manifest("job"))
-        # An unforeseen document: an owner without a uid, which only a broken server would send.
+        # An impossible document of a broken server: an owner without a uid.
         strange = pod_of(
             "job", TRAINER, name="a", namespace=namespace, uid="1", resourceVersion="1"
         )
@@ -206,13 +202,11 @@ def test_a_pod_that_cannot_be_put_away_keeps_none_of_the_others_from_it(
 
     with caplog.at_level(logging.ERROR):
         play(cluster, namespace, story)
-    assert len(caplog.records) == 1, "it is logged once"
+    assert len(caplog.records) == 1, "logged once"
 
 
-def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
-    cluster: ControlPlane, namespace: str
-):
-    """Its job waits until it is let go of."""
+def test_pod_is_released_although_its_deletion_is_refused(cluster: ControlPlane, namespace: str):
+    """Its job waits for the release."""
 
     async def refuse(*_: Any, **__: Any) -> None:
         raise Rejected(403, {"message": "pods cannot be deleted here"})
@@ -221,7 +215,7 @@ def test_a_pod_is_let_go_of_although_its_deletion_is_refused_and_that_is_told(
         job = await look.submit(make_manifest("job"))
         held = {"ownerReferences": [owner(job)], "finalizers": [names.PROOF_FINALIZER]}
         left = pod_of("job", TRAINER, **held)
-        # That there is no such node, and for how long there is none, proves its end.
+        # A node that stays missing for a while proves the end.
         left["spec"]["nodeName"] = "nowhere"
         look.mirrors.pods.show(await look.api.create(PODS, left, namespace))
         look.api.delete = refuse  # type: ignore[method-assign]

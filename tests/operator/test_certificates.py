@@ -1,6 +1,4 @@
-"""
-The certificates of jobs and of the operator are renewed, even if one of them cannot be written.
-"""
+"""The certificates of jobs and of the operator are renewed, even if one of them cannot be written."""
 
 import asyncio
 import logging
@@ -23,7 +21,7 @@ DAY = 86_400.0
 
 
 class SecretServer:
-    """Keeps Secrets, but not in a namespace that is about to go."""
+    """Keeps Secrets, except in namespaces that are being deleted."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -44,9 +42,7 @@ def metadata(namespace: str) -> dict[str, str]:
 JOBS = {JobId(f"{name}/job"): metadata(name) for name in ("first", "going", "last")}
 
 
-def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_deleted_namespace_stops_no_other_renewal(caplog: pytest.LogCaptureFixture):
     server, now = SecretServer(), [0.0]
     api: Any = server
     certificates = Certificates(api, Authority.new(), clock=lambda: now[0], chance=random.Random(1))
@@ -62,7 +58,7 @@ def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
     assert renewed() == ["first", "going", "last"]
     [said] = caplog.messages
     assert "of 1 jobs cannot be written, as of going/job: namespace going is being" in said
-    assert renewed() == [], "it is not asked for all the time"
+    assert renewed() == [], "there is a pause"
     now[0] += 61.0
     assert renewed() == ["going"]
     server.going.clear()
@@ -73,7 +69,7 @@ def test_a_namespace_that_is_about_to_go_stops_nobody_elses_renewal(
 
 
 @on_loop
-async def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path):
+async def test_own_certificate_is_renewed(tmp_path: Path):
     authority = Authority.new()
     write_own(authority, tmp_path, name="operator")
     first = (tmp_path / CERTIFICATE).read_bytes()
@@ -87,7 +83,7 @@ async def test_the_certificate_of_the_operator_itself_is_renewed(tmp_path: Path)
 
 
 class MomentaryErrors(SecretServer):
-    """Has no Secret yet, and answers with errors at first."""
+    """Has no Secret yet, and returns errors at first."""
 
     def __init__(self, errors: list[Exception]) -> None:
         super().__init__()
@@ -105,7 +101,7 @@ class MomentaryErrors(SecretServer):
         self.made = document
 
 
-def test_the_first_certificate_of_the_metrics_waits_for_the_api_server(
+def test_first_metrics_certificate_waits_for_the_api_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(health_server, "AGAIN_S", 0.0)
@@ -115,7 +111,7 @@ def test_the_first_certificate_of_the_metrics_waits_for_the_api_server(
     assert (tmp_path / CERTIFICATE).exists()
 
 
-def test_missing_rights_to_the_authority_of_the_metrics_are_final(tmp_path: Path):
+def test_missing_rights_for_the_metrics_authority_are_final(tmp_path: Path):
     api: Any = MomentaryErrors([Rejected(403, {"message": "forbidden"})])
     with pytest.raises(Rejected, match="forbidden"):
         asyncio.run(health_server.write_first_certificate(api, "home", folder=tmp_path))

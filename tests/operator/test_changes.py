@@ -1,4 +1,4 @@
-"""The API server accepts some changes to a running job and refuses the others with the reason."""
+"""The API server accepts some changes of a running job and refuses others with the reason."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from dljob.core.documents.jobschema import FIXED_FIELDS
 from tests.operator.manifests import LEAST, make_manifest, merged, path_of, set_phase
 from tests.operator.refusing import told
 from tests.servers.api import Api, Json, Refused
-from tests.servers.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
@@ -57,22 +56,16 @@ FREE: list[Json] = [
 ALL_FIXED = [(name, change) for name, changes in FIXED.items() for change in changes]
 
 
-@pytest.fixture(scope="module")
-def api(cluster: ControlPlane):
-    with cluster.api() as api:
-        yield api
-
-
 def submit(api: Api, namespace: str, phase: str) -> str:
-    """Submit a job that is in this phase, and return its path."""
+    """Submit a job in this phase; return its path."""
     api.post(path_of(namespace), make_manifest("job"))
     set_phase(api, namespace, "job", phase)
     return path_of(namespace, "job")
 
 
 @pytest.mark.story
-def test_while_it_runs_it_may_not_change_and_hears_why(api: Api, namespace: str):
-    assert list(FIXED) == list(FIXED_FIELDS), "every field that may not change is tried"
+def test_fixed_fields_of_a_running_job_cannot_change(api: Api, namespace: str):
+    assert list(FIXED) == list(FIXED_FIELDS), "all fixed fields are tried"
     job = submit(api, namespace, "Running")
     for name, change in ALL_FIXED:
         with pytest.raises(Refused) as refused:
@@ -86,7 +79,7 @@ def test_while_it_runs_it_may_not_change_and_hears_why(api: Api, namespace: str)
             assert api.merge(job, {"spec": change}, dryRun="All")["spec"], (phase, change)
 
 
-def test_before_it_runs_everything_may_change(api: Api, namespace: str):
+def test_all_fields_can_change_before_it_runs(api: Api, namespace: str):
     job = submit(api, namespace, "Submitted")
     for phase in ("Submitted", "Queued", "Suspended"):
         set_phase(api, namespace, "job", phase)
@@ -94,7 +87,7 @@ def test_before_it_runs_everything_may_change(api: Api, namespace: str):
             assert api.merge(job, {"spec": change}, dryRun="All")["spec"], (phase, change)
 
 
-def test_what_was_given_may_not_be_taken_away(api: Api, namespace: str):
+def test_fixed_fields_cannot_be_removed(api: Api, namespace: str):
     for name, (change, *_) in FIXED.items():
         path = path_of(namespace, name.lower())
         api.post(path_of(namespace), make_manifest(name.lower(), **merged(LEAST, change)))
@@ -107,7 +100,7 @@ def test_what_was_given_may_not_be_taken_away(api: Api, namespace: str):
             api.put(path, taken)
 
 
-def test_who_counts_a_write_of_the_status_writes_no_spec_with_it(api: Api, namespace: str):
+def test_status_writes_do_not_write_the_spec(api: Api, namespace: str):
     job = submit(api, namespace, "Running")
     api.merge(f"{job}/status", {"status": {"revision": 1}})
     change = {"spec": {"training": {"iterations": 5}}, "status": {"revision": 2}}

@@ -1,16 +1,15 @@
-"""GPUs that pods see by a claim with adminAccess: a real scheduler gives it all GPUs of a node, and it holds none."""
+"""A claim with adminAccess: a real scheduler gives it all GPUs of a node, and it holds none."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.operator.stages import Stage, staged
+from tests.servers.api import Json
 from tests.sidecar.standins import build_nvml
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 
 NODE = "gpu-a"
 GPUS = 2
@@ -43,8 +42,7 @@ def stage(control_plane, namespace, tmp_path) -> Iterator[Stage]:
 
 
 def make_template(stage: Stage, name: str, exactly: Json) -> None:
-    request = {"name": "gpus", "exactly": exactly}
-    spec = {"spec": {"devices": {"requests": [request]}}}
+    spec = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}}
     path = f"{DEVICES}/namespaces/{stage.namespace}/resourceclaimtemplates"
     stage.api.post(path, {"metadata": {"name": name}, "spec": spec})
 
@@ -56,7 +54,7 @@ def allocations(stage: Stage) -> list[list[Json]]:
 
 
 def submit_foreign(stage: Stage) -> str:
-    """Have a pod of others come by a toleration for everything, with a claim of one GPU; return its path."""
+    """Submit a pod that tolerates everything and claims one GPU; return its path."""
     make_template(stage, "theirs", {"deviceClassName": stage.namespace, "count": 1})
     container = {"name": "c", "image": "c", "resources": {"claims": [{"name": "gpu"}]}}
     claim = {"name": "gpu", "resourceClaimTemplateName": "theirs"}
@@ -65,15 +63,15 @@ def submit_foreign(stage: Stage) -> str:
         "resourceClaims": [claim],
         "tolerations": [{"operator": "Exists"}],
     }
-    path = f"/api/v1/namespaces/{stage.namespace}/pods"
+    path = stage.pod_path()
     stage.api.post(path, {"metadata": {"name": "theirs", "labels": {}}, "spec": spec})
     return f"{path}/theirs"
 
 
-def test_pods_see_all_gpus_by_a_claim_that_holds_none(stage: Stage):
+def test_admin_claims_show_all_gpus_and_hold_none(stage: Stage):
     operator = stage.start_operator(settings=SETTINGS)
     stage.submit("first", iterations=LONG, **ONE)
-    # Before a driver offers GPUs, no pod of ours could be bound.
+    # No pod can be bound before a driver offers GPUs.
     stage.wait(
         lambda: "no DRA driver offers GPUs there" in stage.status("first").get("message", "")
     )
@@ -89,7 +87,7 @@ def test_pods_see_all_gpus_by_a_claim_that_holds_none(stage: Stage):
         given = allocations(stage)
         assert [len(results) for results in given] == [GPUS, GPUS], "each sees all of them"
         assert all(each["adminAccess"] for results in given for each in results)
-        # The scheduler gives a GPU to a claim of others as if ours were not there, so the jobs leave.
+        # The scheduler also gives these GPUs to claims of others, so the jobs leave.
         theirs = submit_foreign(stage)
         stage.wait(lambda: "has GPUs by the ResourceClaim" in operator.log.read_text())
         stage.wait(lambda: not stage.kubelets.pids())

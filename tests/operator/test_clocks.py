@@ -1,4 +1,4 @@
-"""The clock by which operators decide, where the machines of two leaders disagree about the time."""
+"""The operator's clock when the machines of two leaders disagree about the time."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ from dljob.control.situation.status_documents import write_status, write_time
 from dljob.kube.names import Name
 from dljob.operator.jobs.entries import Jobs, Specs
 from tests.attack.clocks import Clock
-from tests.operator.stages import LEADS, Stage, staged
+from tests.operator.stages import LEADS, Stage
 
 HALF_AN_HOUR = 1800
 DEADLINE_S = 900
@@ -19,15 +19,12 @@ LONG = 10**6
 SAID = "of the API server, by which this operator decides"
 
 
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 2}) as stage:
-        yield stage
+NODES = {"gpu-a": 2}
 
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_a_leader_whose_clock_is_wrong_goes_on_as_the_one_before(stage: Stage):
+def test_leader_with_a_wrong_clock_continues(stage: Stage):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler (cc)")
@@ -41,12 +38,12 @@ def test_a_leader_whose_clock_is_wrong_goes_on_as_the_one_before(stage: Stage):
     began = stage.wait_for_phase("goes-on", "Running")["startedAt"]
     [pod] = stage.pods_of("goes-on")
     trainings = stage.kubelets.trainings(pod["metadata"]["name"])
-    # The next two leaders are on machines whose clocks are ahead and behind, by more than the job may take.
+    # The clocks of the next two leaders are ahead and behind by more than the job's deadline.
     for step in (HALF_AN_HOUR, -2 * HALF_AN_HOUR):
         stage.operators[-1].stop()
         clock.set(step)
         operator = stage.start_operator(program=program)
-        # A newcomer is decided about and completes, and the job that trains goes on.
+        # A new job completes, and the running one goes on.
         stage.submit(f"visits-{abs(step)}", iterations=50, gpus={"options": [1]})
         stage.wait_for_phase(f"visits-{abs(step)}", "Completed")
         assert SAID in operator.log.read_text(), operator.last_words()
@@ -57,7 +54,7 @@ def test_a_leader_whose_clock_is_wrong_goes_on_as_the_one_before(stage: Stage):
         assert operator.log.read_text().count(LEADS) == 1, operator.last_words()
 
 
-def test_times_that_lie_in_the_future_are_moved_back_for_that_job_alone():
+def test_future_times_are_moved_back_for_that_job_alone():
     now = 1_000_000.0
     hour = 3600.0
     status = Status(

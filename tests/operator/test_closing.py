@@ -1,6 +1,4 @@
-"""
-A client that has ended leaves no open connection to the API server, even if the server misbehaves.
-"""
+"""A closed client leaves no connection to the API server open, even if the server misbehaves."""
 
 import asyncio
 import gc
@@ -10,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,16 +21,16 @@ T = TypeVar("T")
 
 HOST = "127.0.0.1"
 BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nfirst\n\r\n"
-"""An answer that goes on, such as a watch or a log."""
+"""An answer that continues, such as a watch or a log."""
 BROKEN = BEGUN + b"none\r\n"
-"""An answer whose next block has no length, so that the client cuts it short."""
+"""An answer whose next block has no length: the client aborts it."""
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
-"""An answer after which the connection is not used again."""
+"""An answer that ends the connection."""
 
 
 @contextmanager
 def serving(answer: bytes, folder: Path) -> Iterator[Path]:
-    """Give one answer, and then read nothing: not even that the client ends the connection."""
+    """Give one answer, and then read nothing, not even the end of the connection."""
     authority = Authority()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.issue_server(HOST).write(folder, "server"))
@@ -70,27 +68,28 @@ def ask(act: Callable[[ApiServer], Awaitable[T]], kubeconfig: Path) -> T:
     return asyncio.run(ask_and_close())
 
 
-# A connection that is still open warns of itself when it is collected, which fails the test.
+# A connection that is still open warns when it is collected, which fails the test.
 
 
-def test_a_stream_that_is_broken_off_leaves_no_connection_open(tmp_path: Path) -> None:
-    async def read_a_line(api: ApiServer) -> bytes:
-        async with api.stream("/logs", {}) as content:
-            return await content.readline()
-
-    with serving(BEGUN, tmp_path) as kubeconfig:
-        assert ask(read_a_line, kubeconfig) == b"first\n"
-        gc.collect()
+async def read_a_line(api: ApiServer) -> bytes:
+    async with api.stream("/logs", {}) as content:
+        return await content.readline()
 
 
-def test_a_connection_that_is_not_used_again_is_not_left_open(tmp_path: Path) -> None:
-    with serving(LAST, tmp_path) as kubeconfig:
-        assert ask(lambda api: api.get(NODES, "n1"), kubeconfig) == {}
-        gc.collect()
+async def get_node(api: ApiServer) -> object:
+    return await api.get(NODES, "n1")
 
 
-def test_an_answer_that_is_cut_short_leaves_no_connection_open(tmp_path: Path) -> None:
-    with serving(BROKEN, tmp_path) as kubeconfig:
-        with pytest.raises(Unreachable):
-            ask(lambda api: api.get(NODES, "n1"), kubeconfig)
+@pytest.mark.parametrize(
+    ("answer", "act", "result"),
+    [(BEGUN, read_a_line, b"first\n"), (LAST, get_node, {}), (BROKEN, get_node, Unreachable)],
+    ids=["cancelled stream", "last answer", "broken answer"],
+)
+def test_no_connection_stays_open(tmp_path: Path, answer: bytes, act: Any, result: object) -> None:
+    with serving(answer, tmp_path) as kubeconfig:
+        if result is Unreachable:
+            with pytest.raises(Unreachable):
+                ask(act, kubeconfig)
+        else:
+            assert ask(act, kubeconfig) == result
         gc.collect()

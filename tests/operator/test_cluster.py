@@ -1,4 +1,4 @@
-"""Writes to a real API server: with preconditions, in order, and by one writer."""
+"""Writes to a real API server have preconditions, an order and one writer."""
 
 import asyncio
 import random
@@ -40,16 +40,16 @@ def stage(control_plane, namespace, tmp_path):
 
 
 class Side:
-    """One operator's view of the cluster, as far as it writes."""
+    """The cluster as one operator writes to it."""
 
     def __init__(self, stage: Stage, epoch: int) -> None:
         self.api = ApiServer(access.find(str(stage.plane.admin)))
         self.mirrors = Mirrors()
         self.woken = asyncio.Event()
         self.leads = True
-        """As far as it knows itself."""
+        """By its own knowledge."""
         self.is_replaced = False
-        """Whether the Lease is of another one."""
+        """Another operator holds the Lease."""
         specs = Specs()
         events = EventWriter(self.api, instance="test")
         term = Term(epoch, lambda: self.leads, self.is_over)
@@ -80,7 +80,7 @@ class Side:
         return self.is_replaced
 
     async def see(self):
-        """Look at everything as it is now, until the job may be dealt with."""
+        """Look at everything until the job may be handled."""
         for mirror, resource in (
             (self.mirrors.jobs, DLJOBS),
             (self.mirrors.pods, PODS),
@@ -112,18 +112,16 @@ def given(status, gpus):
 
 
 async def record_given(side, gpus):
-    entry = (await side.see()).entries[side.job]
-    status = given(entry.status, gpus)
+    status = given((await side.see()).entries[side.job].status, gpus)
     await side.cluster.record({side.job: status})
     return status
 
 
 @on_loop
-async def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
+async def test_next_leader_reads_the_record(stage):
     async with Side(stage, 1) as side, Side(stage, 1) as other:
         status = await record_given(side, [0, 1])
-        mine = (await side.cluster.observe()).entries[side.job]
-        assert mine.status is status
+        assert (await side.cluster.observe()).entries[side.job].status is status
         theirs = (await other.see()).entries[side.job]
         assert theirs.status.placement == status.placement
         assert theirs.status.pods == status.pods
@@ -131,8 +129,8 @@ async def test_what_is_recorded_is_read_back_by_who_begins_anew(stage):
 
 
 @on_loop
-async def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_over_it(stage):
-    """Not even of what it has looked at before: the precondition alone would let it."""
+async def test_former_leader_does_not_overwrite_a_newer_epoch(stage):
+    """It has seen the newer version, so that the precondition alone would allow the write."""
     async with Side(stage, 1) as old, Side(stage, 2) as new:
         status = await record_given(old, [0])
         await new.see()
@@ -150,7 +148,7 @@ async def test_a_former_leader_that_was_shown_the_new_ones_word_does_not_write_o
 
 
 @on_loop
-async def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
+async def test_operator_without_its_lease_neither_looks_nor_writes(stage):
     async with Side(stage, 1) as side:
         entry = (await side.see()).entries[side.job]
         side.leads = False
@@ -168,12 +166,11 @@ async def test_who_cannot_renew_his_lease_neither_looks_nor_writes(stage):
 
 
 @on_loop
-async def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding_it(stage):
+async def test_status_of_a_deleted_job_is_kept_without_holding_it(stage):
     async with Side(stage, 1) as side:
         entry = (await side.see()).entries[side.job]
         await side.cluster.record({side.job: given(entry.status, [0, 1])})
-        # A user has removed our finalizer by hand, and another finalizer still holds the
-        # object.
+        # A user has removed our finalizer; another finalizer still holds the object.
         stage.api.merge(stage.path("job"), {"metadata": {"finalizers": ["example.com/kept"]}})
         stage.api.delete(stage.path("job"))
         await record_given(side, [0])
@@ -182,7 +179,7 @@ async def test_what_becomes_of_a_job_that_is_about_to_go_is_kept_without_holding
 
 
 @on_loop
-async def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
+async def test_pod_is_made_once_and_ends_by_its_kubelets_word(stage):
     async with Side(stage, 1) as side:
         stage.kubelets.silent.add(NODE)
         status = await record_given(side, [0, 1])
@@ -192,8 +189,8 @@ async def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
         await side.cluster.launch(order)
         assert [pod["metadata"]["name"] for pod in stage.pods()] == ["job-1"]
         stage.wait(lambda: stage.pods()[0]["spec"].get("nodeName") == NODE)
-        # With force, as impatient people do: the object has to stay all the same.
-        stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/pods/job-1", gracePeriodSeconds=0)
+        # A forced deletion must leave the object.
+        stage.api.delete(stage.pod_path("job-1"), gracePeriodSeconds=0)
         (pod,) = stage.pods()
         assert pod["metadata"]["deletionTimestamp"]
         seen = await side.see()
@@ -202,8 +199,8 @@ async def test_a_pod_is_made_once_and_ends_only_when_its_kubelet_says_so(stage):
 
 
 @on_loop
-async def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(stage):
-    """The job was deleted meanwhile, so that no leader makes the pod any more."""
+async def test_pod_that_was_never_made_is_proven_to_have_ended(stage):
+    """The job was deleted meanwhile, so that no later leader makes the pod."""
     async with Side(stage, 1) as old, Side(stage, 2) as new:
         stage.kubelets.silent.add(NODE)
         status = await record_given(old, [0])
@@ -215,8 +212,7 @@ async def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(
         await new.cluster.remove(key, because="it is no longer needed")
         seen = (await new.cluster.observe()).pods[key]
         assert (seen.phase, seen.reason) == (PodPhase.ENDED, "NeverUsed")
-        # The former leader's last command arrives too late; its pod is removed like all pods
-        # without a booking.
+        # The former leader's last command comes too late; its pod is removed as one without a booking.
         await old.cluster.launch(PodOrder(entry, status.pods[0]))
         assert (await new.see()).pods[key].phase is PodPhase.PENDING
         await new.cluster.remove(key, because="it is no longer needed")
@@ -224,11 +220,11 @@ async def test_a_pod_that_its_leader_died_before_making_is_proven_to_have_ended(
 
 
 @on_loop
-async def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(stage):
+async def test_stamp_keeps_the_last_write_of_the_former_leader(stage):
     async with Side(stage, 1) as old, Side(stage, 2) as new:
         status = await record_given(old, [0])
         await new.see()
-        # After the other one has seen everything, and before it has stamped anything.
+        # The new leader has seen everything, and has not stamped yet.
         await old.cluster.observe()
         await old.cluster.record({old.job: status.with_used([NODE])})
         await new.cluster.stamp()
@@ -238,9 +234,9 @@ async def test_what_a_former_leader_wrote_last_is_not_written_over_by_the_stamp(
 
 
 @on_loop
-async def test_a_pod_of_somebody_else_is_not_taken_for_ours_and_not_removed(stage):
+async def test_foreign_pod_is_neither_adopted_nor_removed(stage):
     pod = {"metadata": {"name": "job-1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+    stage.api.post(stage.pod_path(), pod)
     async with Side(stage, 1) as side:
         status = await record_given(side, [0])
         entry = (await side.cluster.observe()).entries[side.job]
@@ -254,19 +250,19 @@ async def test_a_pod_of_somebody_else_is_not_taken_for_ours_and_not_removed(stag
 
 
 @on_loop
-async def test_forgetting_deletes_the_job_and_that_one_only(stage):
+async def test_forgetting_deletes_that_job_only(stage):
     async with Side(stage, 1) as side:
         await record_given(side, [0])
         await side.cluster.forget(side.job)
         stage.wait(lambda: stage.is_gone("job"))
         stage.submit("job")
         await side.cluster.forget(side.job)
-        assert not stage.is_gone("job"), "another one of that name"
+        assert not stage.is_gone("job"), "another job of that name"
 
 
 @on_loop
-async def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
-    """An administrator who has deleted all jobs may uninstall the operator at once."""
+async def test_job_outlives_its_pods(stage):
+    """An administrator who has deleted all jobs may uninstall the operator at once; then it could release no pod."""
     async with Side(stage, 1) as side:
         stage.kubelets.silent.add(NODE)
         status = await record_given(side, [0])
@@ -275,7 +271,7 @@ async def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
         await side.see()
         await side.cluster.forget(side.job)
         assert stage.job("job")["metadata"]["deletionTimestamp"], "but it stays"
-        path = f"/api/v1/namespaces/{stage.namespace}/pods/job-1"
+        path = stage.pod_path("job-1")
         stage.api.merge(path, {"metadata": {"finalizers": None}})
         await side.see()
         await side.cluster.forget(side.job)
@@ -293,5 +289,5 @@ async def test_a_job_goes_after_its_pods_lest_nobody_lets_go_of_them(stage):
         ({"a": [1]}, {"a": [1]}, {}),
     ],
 )
-def test_what_is_written_is_what_differs(old, new, changes):
+def test_only_differences_are_written(old, new, changes):
     assert differences(old, new) == changes

@@ -1,4 +1,4 @@
-"""The custom resource is made from the one schema, and holds exactly what is written to it."""
+"""The custom resource follows from the schema, and holds exactly what the operator writes."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,11 @@ import yaml
 from dljob.control.situation.status import Status
 from dljob.control.situation.status_documents import read_status, write_status
 from dljob.control.situation.status_schema import LONGEST_MESSAGE, STATUS
-from dljob.core.documents.language.records import Many, Record
-from dljob.core.documents.language.schemas import Node
 from dljob.core.model import Phase
 from dljob.core.predicting.predictor import Span
 from dljob.operator.jobs import crd, entries
 from dljob.operator.jobs.columns import COLUMNS, with_columns
+from dljob_wire.kinds import Kind, Many, Record
 from tests.core.test_jobfile_schema import BOUNDS, iter_schemas
 from tests.operator.manifests import make_manifest, path_of
 from tests.servers.api import Api, Json, Refused
@@ -30,26 +29,25 @@ PAST: Json = {
 QUEUE = {"ahead": 2, "expectedStart": "2026-01-31T12:00:00.000Z", "unknownBecause": "of it"}
 FULL: Json = entries.status_document(
     make_full_status(),
-    entries.Circumstances(
-        epoch=4, generation=7, remaining=Span(5.0, 4.0, 6.0), queue=QUEUE, before=PAST
-    ),
+    epoch=4,
+    generation=7,
+    remaining=Span(5.0, 4.0, 6.0),
+    queue=QUEUE,
+    before=PAST,
 )
 
 
-def test_the_installed_file_is_what_the_schema_says():
+def test_installed_definition_matches_the_schema():
     written = yaml.safe_load((ROOT / "crds" / crd.FILE).read_text(encoding="utf-8"))
     assert written == crd.definition(), "run scripts/write-crd"
 
 
-def test_the_columns_are_those_of_dljob_get():
+def test_columns_are_those_of_dljob_get():
     narrow = [column["name"].upper() for column in COLUMNS if not column.get("priority")]
     assert narrow == ["PHASE", "GPUS", "PROGRESS", "SPEED", "ETA", "RESHAPES", "AGE"]
 
 
-# --- the status ---------------------------------------------------------------------------
-
-
-def test_every_part_of_the_status_is_typed_bounded_and_described():
+def test_status_fields_are_typed_bounded_and_described():
     for path, schema in iter_schemas(STATUS.openapi()):
         wanted = BOUNDS.get(schema["type"], set())
         assert not wanted or wanted & schema.keys(), path
@@ -57,7 +55,7 @@ def test_every_part_of_the_status_is_typed_bounded_and_described():
         assert "x-kubernetes-preserve-unknown-fields" not in schema, path
 
 
-def names_in(node: Node, path: str = "") -> set[str]:
+def names_in(node: Kind, path: str = "") -> set[str]:
     if isinstance(node, Many):
         return names_in(node.items, path)
     if not isinstance(node, Record):
@@ -77,16 +75,15 @@ def names_of(document: Any, path: str = "") -> set[str]:
     }
 
 
-def test_the_schema_knows_exactly_what_is_written():
+def test_schema_has_exactly_the_written_fields():
     full = with_columns(write_status(make_full_status(), remaining=Span(4321.0, 4000.0, 5000.0)))
     document = {**FULL, "progress": full["progress"]}
     assert names_of(document) == names_in(STATUS)
-    assert list(STATUS.problems(document, "status")) == []
+    assert STATUS.collect(document)[1] == []
 
 
-def test_what_is_shown_is_left_alone_when_it_is_read_back():
-    full = make_full_status()
-    assert read_status(FULL) == full
+def test_shown_fields_are_ignored_when_read():
+    assert read_status(FULL) == make_full_status()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +105,7 @@ def test_what_is_shown_is_left_alone_when_it_is_read_back():
             Span(3.0, 3.0, 3.0),
             ("99.9%", "-", "3s", "-"),
         ),
-        # It is a guess until the speed is measured, and none where the job fails again and again.
+        # A guess until the speed is measured; none for a job that fails again and again.
         (
             Status(phase=Phase.RUNNING, iteration=31, iterations_total=100.0, speed=0.5),
             Span(float("inf"), 0.0, 140.0),
@@ -121,24 +118,15 @@ def test_what_is_shown_is_left_alone_when_it_is_read_back():
         ),
     ],
 )
-def test_figures_are_shown_as_people_read_them(status, remaining, shown):
+def test_figures_are_shown_for_people(status, remaining, shown):
     document = with_columns(write_status(status, remaining=remaining))
     assert tuple(document["shown"].values()) == shown
 
 
-def test_gpus_are_shown_in_ranges_by_their_nodes():
+def test_gpus_are_shown_in_ranges_by_node():
     nodes = [{"name": "a", "gpuIds": [0, 1, 2, 5]}, {"name": "b", "gpuIds": [3]}]
     document = with_columns({"phase": "Running", "allocation": {"nodes": nodes}})
     assert document["shown"]["allocation"] == "a[0-2,5] b[3]"
-
-
-# --- on a real API server -----------------------------------------------------------------
-
-
-@pytest.fixture
-def api(cluster: ControlPlane):
-    with cluster.api() as api:
-        yield api
 
 
 @pytest.fixture
@@ -159,11 +147,8 @@ MEANINGLESS: list[tuple[Json, str]] = [
 
 @pytest.mark.cluster
 @pytest.mark.story
-def test_a_status_is_kept_to_the_last_field_and_one_that_means_nothing_is_refused(
-    api: Api, job: str
-):
-    written = api.merge(f"{job}/status", {"status": FULL})["status"]
-    assert written == FULL
+def test_whole_status_is_kept_and_nonsense_refused(api: Api, job: str):
+    assert api.merge(f"{job}/status", {"status": FULL})["status"] == FULL
     assert api.get(job)["status"] == FULL
     for status, field in MEANINGLESS:
         with pytest.raises(Refused) as refused:
@@ -172,7 +157,7 @@ def test_a_status_is_kept_to_the_last_field_and_one_that_means_nothing_is_refuse
 
 
 @pytest.mark.cluster
-def test_the_definition_is_accepted_without_a_warning(cluster: ControlPlane, tmp_path: Path):
+def test_definition_is_accepted_without_a_warning(cluster: ControlPlane, tmp_path: Path):
     said = cluster.kubectl.try_to("apply", "--dry-run=server", "-f", ROOT / "crds" / crd.FILE)
     assert (said.code, said.err) == (0, "")
     definition = cluster.kubectl("get", "crd", crd.NAME, "-o", "yaml")

@@ -1,4 +1,4 @@
-"""The Lease outlives a long computation, and does not outlive an event loop that hangs."""
+"""The Lease outlives a long computation, but not an event loop that hangs."""
 
 import asyncio
 import threading
@@ -25,15 +25,15 @@ SHORT = LeaseSettings(
     look_seconds=0.2,
     stuck_seconds=60.0,
 )
-"""Yet long enough for an API server that stands still for a few seconds."""
+"""Long enough for an API server that stalls for a few seconds."""
 BLOCKED_S = 15.0
-"""Longer than the Lease lasts."""
+"""Longer than the Lease."""
 GENEROUS_S = 240.0
 
 
 @pytest.fixture
 def candidate(control_plane, namespace):
-    """Makes candidates, each on the event loop that it is made on."""
+    """Makes candidates on the running event loop."""
 
     @asynccontextmanager
     async def make(identity: str, settings: LeaseSettings) -> AsyncIterator[Election]:
@@ -54,14 +54,14 @@ def candidate(control_plane, namespace):
 
 
 def in_thread(story: Callable[[], Coroutine[Any, Any, None]]) -> threading.Thread:
-    """Play another process, on an event loop of its own."""
+    """Play another process, with an event loop of its own."""
     thread = threading.Thread(target=lambda: asyncio.run(story()), daemon=True)
     thread.start()
     return thread
 
 
 @on_loop
-async def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
+async def test_busy_leader_keeps_the_lease(candidate):
     has_won = threading.Event()
 
     async def rival() -> None:
@@ -76,7 +76,7 @@ async def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
         thread = in_thread(rival)
         end = time.monotonic() + BLOCKED_S
         while time.monotonic() < end:
-            sum(range(10_000))  # Nothing else has a turn on this event loop.
+            sum(range(10_000))  # Blocks this event loop.
         assert not has_won.is_set()
         assert election.is_leading
         await asyncio.sleep(0)
@@ -85,11 +85,11 @@ async def test_a_leader_that_computes_for_long_keeps_the_lease(candidate):
         await asyncio.wait({keeping})
         await election.leave()
         await asyncio.to_thread(thread.join, GENEROUS_S)
-        assert has_won.is_set(), "one that leaves lets another one lead at once"
+        assert has_won.is_set(), "a leader that leaves is replaced at once"
 
 
 @on_loop
-async def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
+async def test_leader_with_a_hanging_event_loop_loses_the_lease(candidate):
     has_won = threading.Event()
 
     async def rival() -> None:
@@ -103,7 +103,7 @@ async def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
         keeping = asyncio.create_task(election.keep())
         await asyncio.sleep(0)
         thread = in_thread(rival)
-        # Blocks this event loop, as a computation without an end does.
+        # Blocks this event loop, as an endless computation does.
         assert has_won.wait(GENEROUS_S)
         assert not election.is_leading
         with pytest.raises(Fenced, match="has not turned for 1 s"):
@@ -112,9 +112,7 @@ async def test_a_leader_whose_event_loop_hangs_leads_no_more(candidate):
 
 
 @on_loop
-async def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason_of(
-    candidate, control_plane, namespace
-):
+async def test_leader_continues_in_a_later_epoch(candidate, control_plane, namespace):
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{SHORT.name}"
     async with candidate("restored", SHORT) as election, candidate("rival", SHORT) as rival:
         assert await election.win() == 1
@@ -130,6 +128,6 @@ async def test_a_leader_goes_on_in_a_later_epoch_that_the_lease_gives_the_reason
         keeping.cancel()
         await asyncio.wait({keeping})
         await election.leave()
-        # The next leader has a higher epoch, and the Lease shows that another operator leads.
+        # The next leader has a higher epoch, and the Lease shows the change.
         assert await rival.win() == 19
         assert await election.is_overtaken()

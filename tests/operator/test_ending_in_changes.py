@@ -1,8 +1,8 @@
 """
-A training that is done while its job is changed is not done again: a real control plane, real SideCars and trainings.
+A training that ends while its job changes is not repeated, on a real control plane.
 
-The trainings are those of :mod:`tests.local.test_ending_in_changes`: after the last step they evaluate until something
-is asked of them, and ignore that.
+The trainings are those of :mod:`tests.local.test_ending_in_changes`: after the last step they
+evaluate until a checkpoint is requested, and ignore the request.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def kill_the_operator(stage: Stage) -> None:
 
 
 def kill_the_operator_until_all_is_over(stage: Stage) -> None:
-    """The operator dies during the stop; the pods have ended when the next one begins."""
+    """The operator dies during the stop; the next one begins when the pods have ended."""
     stage.api.merge(stage.path("job"), {"spec": {"suspend": True}})
     stage.wait(lambda: "asked" in says(stage, "job"))
     stage.operators[-1].kill()
@@ -87,7 +87,7 @@ def kill_the_operator_until_all_is_over(stage: Stage) -> None:
         (kill_the_operator_until_all_is_over, TWO_NODES, "recreate"),
     ],
 )
-def test_a_job_that_is_changed_during_its_evaluation_is_done_once(
+def test_job_that_ends_in_a_change_is_done_once(
     control_plane,
     namespace: str,
     tmp_path: Path,
@@ -104,6 +104,6 @@ def test_a_job_that_is_changed_during_its_evaluation_is_done_once(
         said = says(stage, "job")
         assert "asked" in said, said
         assert said.count("done") == said.count("begins") == len(nodes), said
-        # The pods of a job are evicted one after the other, and the first one counts as lost.
+        # Pods are evicted one after the other, and the first one counts as lost.
         assert change is evict or status.get("restarts", 0) == 0, status
         assert status.get("failures", 0) == 0, status

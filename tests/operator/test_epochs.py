@@ -1,7 +1,4 @@
-"""
-A value that another program writes into a job's status, and the Lease does not confirm, ends
-neither the operator nor a training.
-"""
+"""Values that another program writes into a job's status end neither the operator nor a training."""
 
 from typing import Any
 
@@ -9,33 +6,30 @@ import pytest
 
 from dljob.control.situation.ports import MOST_JUMP
 from dljob.operator.jobs.epochs import NOT_CONFIRMED, NOT_OURS
-from tests.operator.stages import LEADS, Stage, staged
+from tests.operator.stages import LEADS, Stage
+from tests.servers.api import Json
 from tests.servers.processes import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 
 ONE = {"gpus": {"options": [1]}}
 LONG = 10**6
 HIGHEST = 2**53 - 1
-"""The highest epoch that the definition of DLJobs allows."""
+"""The highest epoch that the definition allows."""
 
 
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 2}) as stage:
-        yield stage
+NODES = {"gpu-a": 2}
 
 
 def claim(stage: Stage, name: str, epoch: int, **status: Any) -> None:
-    """Write an epoch into a job, as every program may that may write statuses."""
+    """Write an epoch into a job, as any program may that can write statuses."""
     claimed = {"epoch": epoch, "message": "mine", **status}
     stage.api.merge(f"{stage.path(name)}/status", {"status": claimed})
 
 
 def wait_for_epoch(stage: Stage, name: str, epoch: int) -> None:
-    """Wait until a leader has written this epoch, over the message of another program."""
+    """Wait until a leader has written this epoch over the foreign message."""
     stage.wait(lambda: stage.status(name)["epoch"] == epoch)
 
 
@@ -43,7 +37,7 @@ def is_unharmed(operator: Server) -> bool:
     return operator.is_running and operator.log.read_text().count(LEADS) == 1
 
 
-def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
+def test_unconfirmed_epochs_end_no_operator(stage: Stage):
     operator = stage.start_operator()
     for name in ("first", "second"):
         stage.submit(name, iterations=LONG, **ONE)
@@ -51,7 +45,7 @@ def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
         stage.wait_for_phase(name, "Running")
     pids = stage.kubelets.pids()
 
-    # While it leads: one step higher, as the next leader would be, and as high as can be.
+    # With a leader: one step higher, like the next leader, and as high as possible.
     for epoch in (2, HIGHEST):
         claim(stage, "first", epoch)
         wait_for_epoch(stage, "first", 1)
@@ -59,7 +53,7 @@ def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
     assert stage.status("first").get("message") != "mine"
     assert is_unharmed(operator), operator.last_words()
 
-    # While none leads: the next begins above what can be true, and not above the rest.
+    # Without a leader: the next one begins above the plausible epoch and ignores the other one.
     operator.stop()
     claim(stage, "first", HIGHEST)
     claim(stage, "second", MOST_JUMP)
@@ -67,9 +61,9 @@ def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
     for name in ("first", "second"):
         wait_for_epoch(stage, name, MOST_JUMP + 1)
         stage.wait_for_phase(name, "Running")
-    assert stage.kubelets.pids() == pids, "what trains goes on"
+    assert stage.kubelets.pids() == pids, "trainings go on"
 
-    # A decision of another program may have been commanded, so that all is read again; by the same operator.
+    # A foreign decision may have been commanded, so the same operator reads everything again.
     decided = stage.status("first")["allocation"]["generation"] + 5
     claim(stage, "first", HIGHEST, allocation={"generation": decided})
     wait_for_epoch(stage, "first", MOST_JUMP + 2)
@@ -77,7 +71,7 @@ def test_epochs_that_the_lease_does_not_confirm_end_no_operator(stage: Stage):
     assert is_unharmed(successor), successor.last_words()
 
 
-def test_what_another_program_writes_without_a_later_epoch_restarts_no_training(stage: Stage):
+def test_foreign_status_writes_restart_no_training(stage: Stage):
     operator = stage.start_operator(settings={"pace.periodSeconds": 2})
     stage.submit("first", iterations=LONG, **ONE)
     status = stage.wait_for_phase("first", "Running")

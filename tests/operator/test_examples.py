@@ -1,4 +1,4 @@
-"""The examples are what they say, and their programs are programs."""
+"""The examples do what their names and comments say, and their programs run."""
 
 import ast
 import json
@@ -35,13 +35,13 @@ def program_of(job: Json) -> str:
     return str(program)
 
 
-def test_there_is_one_for_each_framework():
+def test_each_framework_has_an_example():
     shown = {path.stem.removeprefix("framework-") for path in EXAMPLES if "framework-" in path.stem}
     assert shown == {framework.value for framework in Framework}
 
 
 @each_example
-def test_an_example_is_named_for_what_it_shows(path: Path):
+def test_example_is_named_for_its_subject(path: Path):
     [job] = read_jobs(path)
     kind, _, shown = path.stem.partition("-")
     assert job["metadata"] == {"name": shown}
@@ -52,7 +52,7 @@ def test_an_example_is_named_for_what_it_shows(path: Path):
 
 
 @each_example
-def test_an_example_says_what_its_program_prints(path: Path):
+def test_progress_pattern_matches_the_output(path: Path):
     [job] = read_jobs(path)
     parsed = jobfile.parse(job, require_template=True)
     tree = ast.parse(program_of(job))
@@ -72,16 +72,15 @@ def test_an_example_says_what_its_program_prints(path: Path):
 
 
 @each_example
-def test_an_example_goes_on_where_it_was_saved(path: Path):
+def test_example_resumes_from_its_checkpoint(path: Path):
     [job] = read_jobs(path)
     parsed = jobfile.parse(job, require_template=True)
     assert parsed.checkpoint.path == "/ckpt"
-    mounts = {mount["mountPath"] for mount in trainer_of(job)["volumeMounts"]}
-    assert "/ckpt" in mounts
+    assert "/ckpt" in {mount["mountPath"] for mount in trainer_of(job)["volumeMounts"]}
     assert "/ckpt" in program_of(job)
     total = parsed.training.iterations
     assert total is not None
-    assert f"{total + 1})" in program_of(job), "the program trains as long as the job says"
+    assert f"{total + 1})" in program_of(job), "the program trains as many iterations as the job"
 
 
 NEEDS_OTHERS = {"feature-auxiliaries": "its parameter server"} | {
@@ -98,7 +97,7 @@ def placed(text: str, folder: Path) -> str:
 
 @contextmanager
 def trained(program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run the program of an example, with folders and steps as small as a test wants them."""
+    """Run an example's program with small folders and short steps."""
     for name in ("ckpt", "tmp"):
         (folder / name).mkdir(exist_ok=True)
     small = placed(program, folder).replace("time.sleep(0.5)", "time.sleep(0.01)")
@@ -123,7 +122,7 @@ def first_iteration(training: subprocess.Popen[str], progress: Progress, folder:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
-def test_the_program_of_an_example_saves_itself_and_goes_on(path: Path, tmp_path: Path):
+def test_program_saves_and_resumes(path: Path, tmp_path: Path):
     [job] = read_jobs(path)
     parsed = jobfile.parse(job, require_template=True)
     saved = tmp_path / "ckpt" / "iteration"

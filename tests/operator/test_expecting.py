@@ -1,4 +1,4 @@
-"""Which changes of the queue are worth a write into the status of a job."""
+"""Which changes of the queue are written into a job's status."""
 
 import pytest
 
@@ -42,7 +42,7 @@ UNKNOWN = {"ahead": 0, "unknownBecause": "how long a trains is not known"}
         (UNKNOWN, {**UNKNOWN, "unknownBecause": "how long b trains is not known"}, True),
     ],
 )
-def test_it_is_written_when_it_has_changed_by_a_tenth(old, new, expected):
+def test_change_by_a_tenth_is_written(old, new, expected):
     assert is_news(old, new, now=NOW) is expected
 
 
@@ -50,7 +50,7 @@ def due(job, ahead, *, is_correction=False):
     return Due(ahead, JobId(job), starts(ahead, 60.0), is_correction)
 
 
-def test_one_round_corrects_few_turns_and_writes_many_for_the_first_time():
+def test_round_writes_few_corrections_and_many_first_values():
     moved = [due(f"old-{at}", at, is_correction=True) for at in range(2 * MOVED_AT_ONCE)]
     firsts = [due(f"new-{at}", at) for at in range(FIRST_AT_ONCE - 1)]
     over = Due(0, JobId("runs"), None, is_correction=False)

@@ -1,8 +1,8 @@
 """
-Documents of others, as strange as the API server takes them: no one of them ends an operator.
+No foreign document ends an operator, however strange, if the API server accepts it.
 
-They exist before the operator starts, because a document that ends it once ends it at each start;
-and one more of each kind comes while it leads.
+The documents exist before the operator starts, because one that ends it would end it at each start;
+one more of each kind comes while it leads.
 """
 
 import contextlib
@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.operator.stages import Stage, staged, wait_until
-from tests.servers.api import Refused
+from tests.operator.stages import Stage, lasting_stage, wait_until
+from tests.servers.api import Json, Refused
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace, remove_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 
 NODE = "gpu-odd"
 AMOUNTS = ("1e999999", "9" * 60, "1e-999999", "123456789E")
-"""Amounts of CPU that the API server takes."""
+"""Amounts of CPU that the API server accepts."""
 DEPTHS = (70, 900, 3000, 9000)
 SUFFIXES = ("before", "after")
 STATUSES: tuple[Json, ...] = (
@@ -43,12 +41,8 @@ STATUSES: tuple[Json, ...] = (
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("foreign")
-    with control_plane.api() as api:
-        namespace = make_namespace(api)
-        with staged(control_plane, namespace, folder, {NODE: 4}) as stage:
-            yield stage
-        remove_namespace(api, namespace)
+    with lasting_stage(control_plane, tmp_path_factory, {NODE: 4}) as stage:
+        yield stage
 
 
 def nested(depth: int) -> Any:
@@ -59,7 +53,7 @@ def nested(depth: int) -> Any:
 
 
 def deeply(act: Callable[[], object]) -> None:
-    """Do something whose documents are nested deeper than Python's usual stack allows."""
+    """Act on documents that are nested deeper than Python's stack usually allows."""
     before, size = sys.getrecursionlimit(), threading.stack_size(256 << 20)
     sys.setrecursionlimit(100_000)
     try:
@@ -73,7 +67,7 @@ def deeply(act: Callable[[], object]) -> None:
 
 
 def remove_strange(stage: Stage) -> None:
-    """Leave no job that the tests after this one, which list all of them, cannot decode."""
+    """Remove the jobs that later tests could not decode when they list all jobs."""
     names = [f"deep-{depth}-{suffix}" for depth in DEPTHS for suffix in SUFFIXES]
     left: list[str] = []
 
@@ -94,8 +88,8 @@ def remove_strange(stage: Stage) -> None:
 
 
 def make_strange(stage: Stage, suffix: str) -> int:
-    """Make everything strange that the API server takes; return how much that is."""
-    pods = f"/api/v1/namespaces/{stage.namespace}/pods"
+    """Make each strange document that the API server accepts; return their number."""
+    pods = stage.pod_path()
     made = 0
     for number, amount in enumerate(AMOUNTS):
         container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": amount}}}
@@ -112,7 +106,7 @@ def make_strange(stage: Stage, suffix: str) -> int:
 
 
 def make_strange_statuses(stage: Stage) -> int:
-    """Write statuses that no operator of ours writes, before any leads: later they are a rival's."""
+    """Write statuses that no operator writes, before any leads: later they would be a rival's."""
     made = 0
     for number, status in enumerate(STATUSES):
         name = f"status-{number}"
@@ -134,7 +128,7 @@ def is_taken(stage: Stage, path: str, document: Json) -> bool:
     return True
 
 
-def test_nothing_that_others_write_ends_an_operator(stage: Stage):
+def test_foreign_documents_end_no_operator(stage: Stage):
     made = make_strange(stage, "before") + make_strange_statuses(stage)
     annotations = {"dljob.io/cordoned-gpus": "[" * 100_000, "dljob.io/pardoned-gpus": "[" * 100_000}
     stage.api.merge(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": annotations}})
@@ -146,7 +140,7 @@ def test_nothing_that_others_write_ends_an_operator(stage: Stage):
     for pod in stage.pods():
         if pod["metadata"]["name"].startswith("amount"):
             stage.api.delete(
-                f"/api/v1/namespaces/{stage.namespace}/pods/{pod['metadata']['name']}",
+                stage.pod_path(pod["metadata"]["name"]),
                 gracePeriodSeconds=0,
             )
     stage.submit("plain", iterations=50)

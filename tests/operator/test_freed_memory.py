@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import re
 from pathlib import Path
-from dljob.kube.programs.freed_memory import trim
+from dljob.kube.programs import trim
 
 def resident_kb():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
@@ -24,8 +24,8 @@ print(before - resident_kb())
 
 
 @pytest.mark.processes
-def test_memory_that_is_freed_between_kept_blocks_is_returned() -> None:
+def test_memory_between_kept_blocks_is_returned() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=240
     )
-    assert int(ran.stdout) > 50_000, "of 68 MB almost all is free, between blocks that are in use"
+    assert int(ran.stdout) > 50_000, "almost all of 68 MB is free, between blocks in use"

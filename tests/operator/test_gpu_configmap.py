@@ -1,8 +1,4 @@
-"""
-The table of GPUs fits into objects of 1 MiB, and a change of one node changes one of them.
-
-The next operator reads it before it writes its own.
-"""
+"""The table of GPUs fits into objects of 1 MiB, changes one of them per node, and is read first."""
 
 import asyncio
 import json
@@ -23,7 +19,7 @@ OBJECT_BYTES = 1024 * 1024
 
 
 def table(nodes: int) -> dict[str, str]:
-    """Return the table of nodes with eight GPUs, half of which are out for a reason."""
+    """The table of nodes with eight GPUs each, half of which are out of service."""
     told = {}
     for number in range(nodes):
         uuids = {str(gpu): f"GPU-{number:08x}-0000-0000-0000-{gpu:012x}" for gpu in range(8)}
@@ -35,7 +31,7 @@ def table(nodes: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("nodes", "parts"), [(0, 1), (1, 1), (400, 1), (5000, 16)])
-def test_as_few_objects_as_hold_it(nodes, parts):
+def test_table_is_split_into_few_objects(nodes, parts):
     told = table(nodes)
     texts = split(told)
     assert len(texts) == parts
@@ -47,7 +43,7 @@ def test_as_few_objects_as_hold_it(nodes, parts):
     assert found == {name: json.loads(each) for name, each in told.items()}
 
 
-def test_a_change_of_one_node_changes_one_object():
+def test_change_of_one_node_changes_one_object():
     told = table(2 * MOST_BYTES // len(json.dumps(table(1))))
     before = split(told)
     name = next(iter(told))
@@ -56,13 +52,11 @@ def test_a_change_of_one_node_changes_one_object():
     assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
 
 
-# --- taking over ----------------------------------------------------------------------------
-
 FAULT = {"gpu": "node/3", "xids": [["sidecar", 79]]}
 
 
 class Api:
-    """An API server that has the ConfigMaps of a former operator, and first gives other answers."""
+    """An API server with the ConfigMaps of a former operator, and errors at first."""
 
     def __init__(self, *first: Rejected) -> None:
         faults = {"faults": [FAULT]}
@@ -91,7 +85,7 @@ class Api:
 
 
 class Office:
-    """The state of a new leader, and what brings the former one's state to it."""
+    """A new leader's knowledge of GPUs, and its takeover."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -124,7 +118,7 @@ class Office:
 
 @pytest.mark.parametrize("answers", [0, 1, 3])
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_a_fault_outlives_passing_errors_of_the_api_server(monkeypatch, answers, status):
+def test_fault_outlives_passing_api_errors(monkeypatch, answers, status):
     monkeypatch.setattr(leading, "AGAIN_S", 0.0)
     office = Office(Api(*[Rejected(status, {"message": "not now"}) for _ in range(answers)]))
     asyncio.run(asyncio.wait_for(office.take_over(), 240.0))
@@ -132,7 +126,7 @@ def test_a_fault_outlives_passing_errors_of_the_api_server(monkeypatch, answers,
     assert office.kept_faults == [FAULT]
 
 
-def test_what_may_not_be_read_is_not_overwritten(caplog):
+def test_unreadable_table_is_not_overwritten(caplog):
     office = Office(Api(Rejected(403, {"message": "forbidden"})))
     asyncio.run(asyncio.wait_for(office.take_over(), 240.0))
     assert office.faults == []

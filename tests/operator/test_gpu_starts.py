@@ -1,4 +1,4 @@
-"""On Kubernetes: a GPU that other programs use, and GPUs whose indices shift after one has died."""
+"""GPUs that other programs use, and GPUs whose indices shift after the death of one."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ def machine(stage) -> StandIn:
 
 
 def submit(stage: Stage, name: str, *options: int) -> None:
-    """Submit a job that takes memory of its GPUs by CUDA, and can be stopped at any time."""
+    """Submit a job that uses GPU memory by CUDA, and can stop at any time."""
     job = stage.make_job(name, iterations=10**6)
     job["spec"]["gpus"] = {"options": list(options)}
     job["spec"]["checkpoint"] = {"trusted": True, "graceSeconds": 1}
@@ -47,7 +47,7 @@ def relabel(api: Api, gpus: int) -> None:
     api.merge(f"/api/v1/nodes/{A}", labels)
 
 
-def test_a_gpu_that_others_use_is_given_to_nobody_until_it_is_seen_empty(stage, machine):
+def test_occupied_gpu_is_out_until_it_is_seen_empty(stage, machine):
     (machine.folder / "memory-1").write_text("700")
     operator = stage.start_operator(settings=SETTINGS)
     with Witness(machine) as witness:
@@ -68,10 +68,8 @@ def test_a_gpu_that_others_use_is_given_to_nobody_until_it_is_seen_empty(stage, 
     assert (witness.shared, witness.looks > 0) == ({}, True)
 
 
-def test_a_gpu_that_dies_between_two_starts_hands_no_neighbours_gpu_to_a_job(stage, machine):
-    """
-    Before UUIDs were on the wire, the new job received index 1 and used the GPU of a neighbour.
-    """
+def test_dead_gpu_shifts_no_job_to_a_neighbours_gpu(stage, machine):
+    """Without UUIDs on the wire, the new job would get index 1 and use a neighbour's GPU."""
     stage.start_operator(settings=SETTINGS)
     with Witness(machine) as witness:
         for name in ("a", "b", "c"):
@@ -84,10 +82,10 @@ def test_a_gpu_that_dies_between_two_starts_hands_no_neighbours_gpu_to_a_job(sta
         machine.set("gone-1")
         submit(stage, "late", 1)
         stage.wait(lambda: any(reason == "GPUsVanished" for reason, _ in stage.events("late")))
-        # The containers of the others have it open, and say nothing of what a new one gets.
+        # The other containers have it open, and tell nothing about new ones.
         stage.wait(lambda: "a new SideCar on its node does not see" in why_out(stage, A, "1"))
 
-        # The node has fewer GPUs than before: those that are left keep their numbers and their jobs.
+        # The node has fewer GPUs than before: those left keep their numbers and jobs.
         relabel(stage.api, 2)
         names = {"0": "GPU-standin-0", "2": "GPU-standin-2"}
         stage.wait(lambda: known(stage)[A]["uuids"] == names)
@@ -95,7 +93,7 @@ def test_a_gpu_that_dies_between_two_starts_hands_no_neighbours_gpu_to_a_job(sta
             assert place_of(stage, places[number]) == {A: [number]}
             assert stage.status(places[number])["restarts"] == 0
 
-        # The next operator knows the numbers, and a newcomer has what its number means.
+        # The next operator knows the numbers, and a new job gets the right device.
         stage.api.delete(stage.path(places[2]))
         stage.wait(lambda: machine.users().keys() == {0, 2})
         stage.wait_for_phase("late", "Running")

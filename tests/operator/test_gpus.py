@@ -1,6 +1,4 @@
-"""
-The reports of SideCars about GPUs, on Kubernetes: their names, their faults, and that they vanish.
-"""
+"""The reports of SideCars about GPUs: their UUIDs, faults and losses, on Kubernetes."""
 
 import json
 import os
@@ -45,7 +43,7 @@ def pod_of(stage: Stage, job: str) -> str:
 
 
 def say(stage: Stage, pod: str, file: str, text: str = "") -> None:
-    """Let the GPUs that the container of a pod sees say this."""
+    """Write a file for the played NVML of a pod's container."""
     folder = stage.kubelets.gpus_of(pod)
     (folder / "new").write_text(text)
     (folder / "new").rename(folder / file)
@@ -56,18 +54,18 @@ def troubles(stage: Stage, job: str) -> str:
     return next((c["reason"] for c in conditions if c["type"] == "Troubled"), "")
 
 
-def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(stage):
+def test_uuids_faults_and_lost_gpus_are_handled(stage):
     (port,) = choose_ports(1)
     settings = {"pods.virtualGpus": "false", "health": f"127.0.0.1:{port}"}
     operator = stage.start_operator(settings=settings)
 
-    # The first SideCar of a node tells what its GPUs are called.
+    # The first SideCar of a node reports the UUIDs.
     stage.submit("first", iterations=10**6, gpus={"options": [2], "ids": "uuid"})
     stage.wait_for_phase("first", "Running")
     assert BOTH in stage.kubelets.trainings(pod_of(stage, "first")).values()
     stage.wait(lambda: 'uuid="GPU-standin-1"' in metrics(port))
 
-    # A broken GPU is given to no further job.
+    # A broken GPU goes to no further job.
     (broken,) = place_of(stage, "first")
     (other,) = {A, B} - {broken}
     say(stage, pod_of(stage, "first"), "xid", "1 79")
@@ -88,7 +86,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     stage.wait(lambda: "it reported Xid 79" in why_out(stage, broken, "1"))
     assert known(stage)[broken]["uuids"] == {"0": "GPU-standin-0", "1": "GPU-standin-1"}
 
-    # The operator reports a GPU that vanishes, and the training goes on with it.
+    # A lost GPU is reported, and the training goes on.
     former = pod_of(stage, "wide")
     stage.wait(lambda: stage.kubelets.trainings(former))
     say(stage, former, "lost-0")
@@ -97,7 +95,7 @@ def test_gpus_have_names_and_faults_and_are_given_to_nobody_when_they_vanish(sta
     assert (stage.phase("wide"), pod_of(stage, "wide")) == ("Running", former)
     stage.wait(lambda: "it vanished from a SideCar" in why_out(stage, other, "0"))
 
-    # When it cannot go on, a new container brings it back; that is not held against the job.
+    # When the training fails, a new container brings the GPU back; that is no failure of the job.
     for pid in stage.kubelets.trainings(former):
         # It may end with the one before it.
         with suppress(ProcessLookupError):
@@ -117,7 +115,7 @@ def metrics(port: int) -> str:
 
 
 def known(stage: Stage) -> dict[str, Any]:
-    """Return the table that the operator publishes for ``dljob gpu list``."""
+    """The table that the operator publishes for ``dljob gpu list``."""
     path = f"/api/v1/namespaces/{stage.namespace}/configmaps/dljob-gpus"
     try:
         table = stage.api.get(path)
@@ -131,13 +129,13 @@ def known(stage: Stage) -> dict[str, Any]:
 
 
 def why_out(stage: Stage, node: str, gpu: str) -> str:
-    """Return the recorded reason why no job gets a GPU; empty if the GPU is not out."""
+    """The recorded reason why no job gets a GPU; empty if it is in service."""
     why: str = known(stage).get(node, {}).get("out", {}).get(gpu, "")
     return why
 
 
 def warnings(stage: Stage, job: str) -> list[tuple[str, str]]:
-    """The Events that tell of a new start, and not only of what is seen."""
+    """The Events about a restart, without those about observations."""
     return [each for each in stage.events(job) if "all its processes restart" in each[1]]
 
 

@@ -1,17 +1,18 @@
-"""The history in a job's status: the recent decisions and their costs."""
+"""The history in a job's status: recent decisions with their costs."""
 
+from dataclasses import replace
 from typing import Any
 
 from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.control.situation.status_schema import KEPT_HISTORY
 from dljob.core.model import Cause, CauseCode, JobId, NodeName, Phase, Placement
-from dljob.operator.jobs.entries import Circumstances, status_document
+from dljob.operator.jobs.entries import status_document
 from dljob.operator.jobs.history import MOST_SLICES
 from tests.builders import make_placement
 
 
 def written(status, before=None):
-    return status_document(status, Circumstances(epoch=1, generation=1, before=before or {}))
+    return status_document(status, epoch=1, generation=1, before=before)
 
 
 def waiting(code, message="waits", since=5.0):
@@ -30,7 +31,7 @@ def kinds(document):
     return [entry["kind"] for entry in document.get("history", ())]
 
 
-def test_a_start_is_told_with_what_the_job_got_and_why():
+def test_start_has_its_gpus_and_cause():
     one = Status().decided(
         make_placement(n1=(0, 1)), now=10.0, cause=Cause(CauseCode.IDLE_GPUS, None)
     )
@@ -47,7 +48,7 @@ def test_a_start_is_told_with_what_the_job_got_and_why():
     ]
 
 
-def test_every_change_of_gpus_is_named_for_what_it_is():
+def test_each_change_has_its_kind():
     status = Status()
     document: dict[str, Any] = {}
     for now, placement in enumerate(
@@ -69,25 +70,19 @@ def test_every_change_of_gpus_is_named_for_what_it_is():
     assert move["nodes"] == [{"name": "n2", "gpuIds": [0]}]
 
 
-def _fields(status):
-    return {name: getattr(status, name) for name in status.__dataclass_fields__}
-
-
-def test_all_parts_of_the_cost_of_a_change_are_added():
+def test_all_costs_of_a_change_are_added():
     status = Status().decided(make_placement(n1=(0,)), now=1.0)
     document = written(status)
-    fields = {**_fields(status), "reshape_seconds": 1.25}
     for again in (0.0, 20.0):
-        fields |= {"lost_seconds": again}
-        document = written(Status(**fields), document)
+        status = replace(status, reshape_seconds=1.25, lost_seconds=again)
+        document = written(status, document)
     assert document["history"][-1]["costSeconds"] == 21.25
-    # A cost that becomes known together with the next decision belongs to the decision before.
-    fields |= {"lost_seconds": 21.0}
-    last = written(Status(**fields).decided(None, now=2.0), document)
+    # A cost that is known with the next decision belongs to the one before.
+    last = written(replace(status, lost_seconds=21.0).decided(None, now=2.0), document)
     assert [entry.get("costSeconds") for entry in last["history"]] == [22.25, None]
 
 
-def test_who_waits_on_for_other_reasons_fills_no_history():
+def test_changed_reason_of_a_wait_replaces_the_entry():
     document = written(waiting(CauseCode.NO_ROOM, "first"))
     document = written(waiting(CauseCode.TOO_LARGE, "then", since=9.0), document)
     again = written(waiting(CauseCode.TOO_LARGE, "then", since=9.0), document)
@@ -96,14 +91,14 @@ def test_who_waits_on_for_other_reasons_fills_no_history():
     assert (entry["at"], entry["message"]) == ("1970-01-01T00:00:05.000Z", "then")
 
 
-def test_the_end_is_told_once():
+def test_end_is_recorded_once():
     over = Status(phase=Phase.FAILED, finished_at=7.0, message="rank 0 exited with status 7")
     document = written(over)
     assert kinds(document) == ["failed"]
     assert kinds(written(over, document)) == ["failed"]
 
 
-def test_only_the_latest_are_kept_and_none_is_large():
+def test_only_the_latest_entries_are_kept_and_none_is_large():
     status = Status()
     document: dict[str, Any] = {}
     for now in range(1, 3 * KEPT_HISTORY):

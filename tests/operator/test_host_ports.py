@@ -1,4 +1,4 @@
-"""Pods on the network of their node: each job has ports of its own there."""
+"""Pods on their node's network: each job has its own ports."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from dljob.operator.podspecs.host_ports import (
     first_port,
     meeting_port,
 )
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import Stage
 
 LONG = 10**6
 
@@ -23,35 +23,30 @@ def pod(uid: str, first: int, phase: str = "Running") -> dict[str, object]:
     return {"metadata": metadata, "spec": {"hostNetwork": True}, "status": {"phase": phase}}
 
 
-def test_a_job_keeps_its_block_and_a_new_one_gets_one_that_is_free():
+def test_job_keeps_its_block_and_a_new_one_gets_a_free_one():
     ports = PortRange.parse("20000-20299")
     assert list(ports.blocks) == [20_000, 20_100, 20_200]
     pods = [pod("a", 20_000), pod("b", 20_200), pod("c", 20_100, "Succeeded")]
     assert choose_block("b", pods, ports=ports) == 20_200
-    assert choose_block("d", pods, ports=ports) == 20_100, "the ports of what has ended are free"
+    assert choose_block("d", pods, ports=ports) == 20_100, "ended pods free their ports"
     assert choose_block("d", [*pods, pod("c", 20_100)], ports=ports) == 0
 
 
-def test_a_block_of_a_former_range_shares_no_port_with_a_new_one():
+def test_blocks_of_a_former_range_do_not_overlap():
     pods = [pod("a", 20_000)]
     moved = PortRange.parse("20050-20349")
     assert choose_block("b", pods, ports=moved) == 20_150
-    assert choose_block("a", pods, ports=moved) == 20_000, (
-        "a job keeps the ports that its pods have"
-    )
+    assert choose_block("a", pods, ports=moved) == 20_000, "a job keeps its ports"
 
 
 @given(st.integers(0, 2**53), st.integers(0, 200))
-def test_the_processes_of_a_start_meet_within_the_block(generation, processes):
+def test_processes_meet_within_the_block(generation, processes):
     port = meeting_port(20_000, generation, processes=processes)
     assert port >= 20_000 + OWN
     assert port + min(processes, BLOCK - OWN) <= 20_000 + BLOCK
 
 
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 2}) as stage:
-        yield stage
+NODES = {"gpu-a": 2}
 
 
 def submit_on_host(stage: Stage, name: str) -> None:
@@ -63,8 +58,8 @@ def submit_on_host(stage: Stage, name: str) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_jobs_on_the_network_of_their_node_have_ports_of_their_own(stage: Stage):
-    # Without ports for them, such jobs are refused with the remedy.
+def test_jobs_on_the_host_network_have_their_own_ports(stage: Stage):
+    # Without a range such jobs are refused with the remedy.
     operator = stage.start_operator()
     submit_on_host(stage, "first")
     stage.wait(lambda: "pods.hostPorts" in str(stage.status("first").get("conditions")))
@@ -74,15 +69,14 @@ def test_jobs_on_the_network_of_their_node_have_ports_of_their_own(stage: Stage)
     submit_on_host(stage, "second")
     for name in ("first", "second"):
         stage.wait_for_phase(name, "Running")
-    blocks = {first_port(each) for each in stage.pods()}
-    assert blocks == {20_000, 20_100}
+    assert {first_port(each) for each in stage.pods()} == {20_000, 20_100}
     for each in stage.pods():
         [container] = each["spec"]["containers"]
         first = first_port(each)
-        # Kubernetes knows of them, and binds no other pod that names them to this node.
+        # Kubernetes knows the ports, and binds no other pod with them to this node.
         assert [port["hostPort"] for port in container["ports"]] == [first, first + 1]
         assert f"--listen=:{first}" in container["command"]
-    # The next leader speaks to them where they are.
+    # The next leader finds the SideCars there.
     stage.operators[-1].stop()
     stage.start_operator(settings=settings)
     before = {name: iteration(stage, name) for name in ("first", "second")}

@@ -1,8 +1,8 @@
 """
-Hostile SideCars on a real control plane: their own jobs bear what they say, and no other job does.
+Hostile SideCars on a real control plane harm only their own jobs.
 
-All kinds of a batch are beside an honest job on one node at once, because each of them mostly waits. The
-operator goes on all the while, honest jobs come and end, and in the end every GPU of the node can be given again.
+All kinds of a batch run next to an honest job on one node at once. The operator goes on, honest jobs
+come and end, and at the end every GPU of the node is available again.
 """
 
 import json
@@ -16,15 +16,14 @@ import pytest
 from dljob.operator.nodes.nodes import PARDONS
 from tests.hostile.lies import KINDS
 from tests.operator.kubelets import HOSTILE
-from tests.operator.stages import LEADS, Stage, staged
+from tests.operator.stages import LEADS, Stage, lasting_stage, staged
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace, remove_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 LONG = 10**6
 AT_ONCE = 6
-"""As on one machine, so that both play all kinds between them."""
+"""As on one machine: together both tests play all kinds."""
 RULES = {
     "rules.lostSeconds": 120,
     "rules.obeySeconds": 120,
@@ -32,14 +31,11 @@ RULES = {
     "lease.leaseSeconds": 300,
     "lease.giveUpSeconds": 290,
 }
-"""
-Long enough for honest jobs and for the renewal of a Lease while all programs start on a busy
-machine.
-"""
+"""Long enough for honest jobs and for renewals of the Lease while all programs start on a busy machine."""
 PATIENCE_S = 300.0
-"""All programs of a batch start at the same time on few cores."""
+"""All programs of a batch start at once on few cores."""
 NAMES = sorted(KINDS)
-# Half of the kinds are played here each time, and the others on one machine; `make test-long` plays all.
+# Half of the kinds run here, and the others on one machine; `make test-long` runs all.
 HERE = [name for at, name in enumerate(NAMES) if at // AT_ONCE % 2 == 1]
 ELSEWHERE = [name for name in NAMES if name not in HERE]
 FEW = ["highest-epoch", "highest-generation", "holds-the-gpus-of-others"]
@@ -48,19 +44,15 @@ BATCHES = [
     pytest.param(ELSEWHERE, marks=[pytest.mark.slow, pytest.mark.long], id="elsewhere"),
 ]
 GPUS = max(len(HERE), len(ELSEWHERE)) + 2
-"""One for each hostile job, one for the honest job beside them, and one for the job that visits."""
+"""One for each hostile job, the honest job and the visiting job."""
 
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("hostile")
-    with control_plane.api() as api:
-        namespace = make_namespace(api)
-        with staged(control_plane, namespace, folder, {"gpu-a": GPUS}) as stage:
-            stage.patience = PATIENCE_S
-            stage.start_operator(settings=RULES)
-            yield stage
-        remove_namespace(api, namespace)
+    with lasting_stage(control_plane, tmp_path_factory, {"gpu-a": GPUS}) as stage:
+        stage.patience = PATIENCE_S
+        stage.start_operator(settings=RULES)
+        yield stage
 
 
 def submit(
@@ -69,7 +61,7 @@ def submit(
     document = stage.make_job(name, iterations=iterations)
     document["spec"] |= {"gpus": {"options": [gpus]}, "backoffLimit": 0 if kind else 3}
     if kind:
-        # An honest job has its usual times, so that a slow machine gives it no problem of its own.
+        # Honest jobs have the usual times, so that a slow machine is no problem.
         document["spec"]["checkpoint"] |= {"timeoutSeconds": 3, "graceSeconds": 1}
         document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3
     container = document["spec"]["template"]["spec"]["containers"][0]
@@ -90,7 +82,7 @@ def is_unharmed(stage: Stage, name: str) -> None:
 
 
 def reinstate(stage: Stage, word: str) -> None:
-    """Give the GPUs back that hostile jobs had, and said to be broken."""
+    """Return the GPUs that hostile jobs reported as broken."""
     pardons = json.dumps({str(number): word for number in range(GPUS)})
     annotations = {"annotations": {PARDONS: pardons}}
     stage.api.merge("/api/v1/nodes/gpu-a", {"metadata": annotations})
@@ -101,7 +93,7 @@ def is_exposed(stage: Stage, kind: str) -> bool:
 
 
 def wait_until_it_lies(stage: Stage, kind: str) -> None:
-    """Wait until it is found out, or has at least a pod to say it from."""
+    """Wait until it is exposed, or has at least a pod."""
     if KINDS[kind].is_exposed:
         stage.wait(lambda: is_exposed(stage, kind))
         stage.wait_for_phase(kind, "Failed")
@@ -110,12 +102,12 @@ def wait_until_it_lies(stage: Stage, kind: str) -> None:
 
 
 @pytest.mark.story
-def test_liars_are_found_out_and_an_honest_job_beside_them_goes_on(
+def test_liars_are_exposed_and_an_honest_job_goes_on(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ):
     with staged(control_plane, namespace, tmp_path, {"gpu-a": len(FEW) + 1}) as stage:
         stage.start_operator(settings={"rules.retrySeconds": 1})
-        # Of few iterations, because its progress is written for each hundredth of them.
+        # Few iterations, because progress is written for each hundredth of them.
         submit(stage, "honest", iterations=10_000)
         stage.wait_for_phase("honest", "Running")
         for kind in FEW:
@@ -129,7 +121,7 @@ def test_liars_are_found_out_and_an_honest_job_beside_them_goes_on(
 
 @pytest.mark.parametrize("kinds", BATCHES)
 @pytest.mark.timeout(2700)
-def test_what_a_hostile_sidecar_says_harms_no_other_job(stage: Stage, kinds: list[str]):
+def test_hostile_sidecars_harm_no_other_job(stage: Stage, kinds: list[str]):
     beside = f"beside-{kinds[0]}"
     submit(stage, beside)
     stage.wait_for_phase(beside, "Running")
@@ -138,7 +130,7 @@ def test_what_a_hostile_sidecar_says_harms_no_other_job(stage: Stage, kinds: lis
     for kind in kinds:
         wait_until_it_lies(stage, kind)
     before = stage.status(beside)["progress"]["iteration"]
-    # A job that comes meanwhile is decided about, trains and completes.
+    # A job that comes meanwhile completes.
     submit(stage, f"visits-{kinds[0]}", iterations=50)
     stage.wait_for_phase(f"visits-{kinds[0]}", "Completed")
     is_unharmed(stage, f"visits-{kinds[0]}")

@@ -1,4 +1,4 @@
-"""A definition that is older than the operator is noticed before anything is written to it."""
+"""The operator writes nothing to a definition that is older than itself."""
 
 import asyncio
 import copy
@@ -8,7 +8,7 @@ import pytest
 
 from dljob.kube.client import Rejected
 from dljob.operator.jobs import crd
-from dljob.operator.jobs.definition_check import check, find_missing
+from dljob.operator.jobs.crd import check, find_missing
 
 
 def version(document):
@@ -16,7 +16,7 @@ def version(document):
 
 
 def without(*path):
-    """Our definition, as it was before it had this field."""
+    """The definition without one of its fields."""
     document = copy.deepcopy(crd.definition())
     part = version(document)
     for name in path[:-1]:
@@ -25,7 +25,7 @@ def without(*path):
     return document
 
 
-def test_what_is_missing_is_named_wherever_it_is():
+def test_missing_fields_are_named():
     pods = ("status", "properties", "pods")
     assert find_missing(without(*pods)) == ["status.pods"]
     assert find_missing(without(*pods, "items", "properties", "serial")) == ["status.pods[].serial"]
@@ -33,14 +33,14 @@ def test_what_is_missing_is_named_wherever_it_is():
     assert find_missing(without(*options)) == ["spec.gpus.options"]
 
 
-def test_fields_that_only_the_installed_one_has_are_none_of_our_business():
+def test_fields_of_a_newer_definition_do_not_matter():
     newer = copy.deepcopy(crd.definition())
     version(newer)["status"]["properties"]["future"] = {"type": "string"}
     assert find_missing(newer) == []
 
 
 class Api:
-    """An API server that does not give the definition."""
+    """An API server that refuses to show the definition."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -50,13 +50,13 @@ class Api:
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_an_operator_does_not_lead_because_the_definition_could_not_be_read_for_a_moment(status):
+def test_passing_error_prevents_leading(status):
     api: Any = Api(status)
     with pytest.raises(Rejected):
         asyncio.run(check(api))
 
 
-def test_an_operator_that_may_not_read_the_definition_says_so():
+def test_operator_without_read_access_says_so():
     api: Any = Api(403)
     found = asyncio.run(check(api))
     assert "it is not known whether" in found.remark

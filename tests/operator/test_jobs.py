@@ -1,4 +1,4 @@
-"""Custom resources as the controller sees them: each is read once, and faults are reported."""
+"""The controller reads each custom resource once, and reports its faults."""
 
 import copy
 
@@ -7,7 +7,6 @@ import pytest
 from dljob.control.situation.status import Status
 from dljob.core.model import NodeName, Placement
 from dljob.operator.jobs.entries import (
-    Circumstances,
     Jobs,
     Specs,
     status_document,
@@ -30,8 +29,8 @@ def document(**spec):
 
 
 def with_status(made, status):
-    around = Circumstances(epoch=1, generation=made["metadata"]["generation"])
-    return {**made, "status": status_document(status, around)}
+    written = status_document(status, epoch=1, generation=made["metadata"]["generation"])
+    return {**made, "status": written}
 
 
 def changed(made, **spec):
@@ -49,20 +48,19 @@ def jobs():
 HAS_GPUS = Status().decided(Placement.of({NodeName("n"): [0]}), now=100.0)
 
 
-def test_what_may_not_change_while_the_job_has_anything_may_do_so_when_it_has_nothing(jobs):
+def test_fixed_fields_can_change_once_the_job_has_no_gpus(jobs):
     made = with_status(document(), HAS_GPUS)
     jobs.read(made)
     template = copy.deepcopy(made["spec"]["template"])
     template["spec"]["containers"][0]["image"] = "another"
     edited = changed(made, template=template)
     assert "template" in jobs.read(edited).problem
-    given_back = with_status(edited, Status().decided(None, now=200.0))
-    entry = jobs.read(given_back)
+    entry = jobs.read(with_status(edited, Status().decided(None, now=200.0)))
     assert entry.problem == ""
     assert entry.job.template["spec"]["containers"][0]["image"] == "another"
 
 
-def test_what_is_as_it_was_is_the_same_object(jobs):
+def test_unchanged_job_is_the_same_object(jobs):
     made = with_status(document(), HAS_GPUS)
     entry = jobs.read(made)
     later = copy.deepcopy(made)
@@ -70,14 +68,14 @@ def test_what_is_as_it_was_is_the_same_object(jobs):
     assert jobs.read(later) is entry
 
 
-def test_another_job_of_the_same_name_begins_anew(jobs):
+def test_job_of_the_same_name_is_another_job(jobs):
     jobs.read(with_status(document(), HAS_GPUS))
     other = document()
     other["metadata"]["uid"] = "u-2"
     assert jobs.read(other).status.placement is None
 
 
-def test_a_spec_that_cannot_be_read_leaves_the_job_and_is_told(jobs):
+def test_unreadable_spec_keeps_the_job_and_is_reported(jobs):
     made = document()
     job = jobs.read(made).job
     entry = jobs.read(changed(made, gpus={"options": []}))
@@ -90,7 +88,7 @@ def test_a_spec_that_cannot_be_read_leaves_the_job_and_is_told(jobs):
 @pytest.mark.parametrize(
     ("phase", "told"), [("Running", "False"), ("Completed", "True"), ("Failed", "True")]
 )
-def test_of_a_job_that_is_over_its_template_stays_what_it_was(phase, told):
+def test_template_of_an_ended_job_stays_valid(phase, told):
     known = {
         "type": "TemplateValid",
         "status": "True",
@@ -104,7 +102,7 @@ def test_of_a_job_that_is_over_its_template_stays_what_it_was(phase, told):
     assert (template_condition(untold, "") is None) == (phase != "Running")
 
 
-def test_jobs_of_one_second_keep_their_order_of_arrival(jobs):
+def test_jobs_of_one_second_keep_their_order(jobs):
     orders = []
     for name in ("b", "a", "c"):
         made = document()

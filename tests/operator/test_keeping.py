@@ -1,11 +1,11 @@
-"""Whether nothing can be kept at present, or the status of one job cannot."""
+"""Which refusals concern the status of one job, and which all writes."""
 
 import pytest
 
 from dljob.control.situation.ports import Fenced, NotKept, NotKeptAlone
 from dljob.core.model import JobId
 from dljob.kube.client import Rejected, Unreachable
-from dljob.operator.jobs.classifying_errors import not_kept, raise_worst
+from dljob.operator.jobs.status_writing import not_kept, raise_worst
 
 JOB, OTHER = JobId("lab/job"), JobId("lab/other")
 
@@ -20,7 +20,7 @@ JOB, OTHER = JobId("lab/job"), JobId("lab/other")
         (500, 'Internal error occurred: failed calling webhook "rules.example.com": no endpoints'),
     ],
 )
-def test_what_concerns_one_job_is_said_of_it_alone(status: int, message: str):
+def test_refusal_of_one_status_concerns_that_job(status: int, message: str):
     error = not_kept(JOB, Rejected(status, {"message": message}))
     assert isinstance(error, NotKeptAlone)
     assert error.jobs == {JOB: f"its status cannot be written: {message}"}
@@ -36,11 +36,11 @@ def test_what_concerns_one_job_is_said_of_it_alone(status: int, message: str):
         Rejected(504, {"message": "Timeout: request did not complete within the allotted time"}),
     ],
 )
-def test_what_concerns_all_stops_all(error: Rejected | Unreachable):
+def test_other_errors_concern_all_jobs(error: Rejected | Unreachable):
     assert isinstance(not_kept(JOB, error), NotKept)
 
 
-def test_of_several_failures_the_worst_counts():
+def test_worst_of_several_failures_counts():
     alone, other = NotKeptAlone({JOB: "it is odd"}), NotKeptAlone({OTHER: "it is odder"})
     raise_worst([None, None])
     with pytest.raises(NotKeptAlone) as caught:

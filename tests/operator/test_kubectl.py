@@ -1,4 +1,4 @@
-"""Jobs by kubectl, as a user types it: apply, get, describe, explain, wait, edit, delete."""
+"""Jobs by kubectl: apply, get, describe, explain, wait, edit, delete."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def file(tmp_path: Path):
 
 
 def play_status(cluster: ControlPlane, namespace: str, status: Status) -> None:
-    """Play the operator: write the status of the job named job."""
+    """Play the operator: write the status of the job ``job``."""
     document = with_columns(write_status(status, remaining=ETA))
     with cluster.api() as api:
         api.merge(path_of(namespace, "job", "status"), {"status": document})
@@ -69,7 +69,7 @@ def cells_of(table: str, name: str) -> dict[str, str]:
     }
 
 
-def test_a_job_is_applied_changed_and_applied_again(kubectl: Kubectl, file):
+def test_job_is_applied_changed_and_applied_again(kubectl: Kubectl, file):
     applied = file(make_manifest("job"))
     assert kubectl("apply", "-f", applied).strip() == "dljob.dljob.io/job created"
     assert kubectl("apply", "-f", applied).strip() == "dljob.dljob.io/job unchanged"
@@ -77,14 +77,14 @@ def test_a_job_is_applied_changed_and_applied_again(kubectl: Kubectl, file):
     assert kubectl("diff", "-f", applied) == ""
     assert kubectl.try_to("diff", "-f", changed).code == 1
     assert kubectl("apply", "-f", changed).strip() == "dljob.dljob.io/job configured"
-    # A field that is removed from the file goes back to its default.
+    # A removed field returns to its default.
     kubectl("apply", "-f", file(make_manifest("job", priority=7)))
     job = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))
     assert (job["spec"]["priority"], job["spec"]["backoffLimit"]) == (7, 3)
 
 
-def test_a_large_template_fits_into_what_apply_keeps(kubectl: Kubectl, file):
-    """Client-side apply keeps the whole manifest in an annotation, of 256 KiB at most."""
+def test_large_template_fits_into_the_annotation_of_apply(kubectl: Kubectl, file):
+    """Client-side apply keeps the whole manifest in an annotation, with at most 256 KiB."""
     env = [{"name": f"VARIABLE_{n}", "value": "v" * 400} for n in range(400)]
     trainer = {**LEAST["template"]["spec"]["containers"][0], "env": env}
     large = make_manifest("job", template={"spec": {"containers": [trainer]}})
@@ -94,11 +94,11 @@ def test_a_large_template_fits_into_what_apply_keeps(kubectl: Kubectl, file):
     assert kubectl("apply", "-f", file(large)).strip() == "dljob.dljob.io/job unchanged"
 
 
-def test_what_is_left_out_is_filled_in(kubectl: Kubectl, file):
+def test_defaults_are_filled_in(kubectl: Kubectl, file):
     kubectl("create", "-f", file(make_manifest("job")))
     spec = yaml.safe_load(kubectl("get", "dljob", "job", "-o", "yaml"))["spec"]
     assert spec["framework"] == "none"
-    # Fields that follow from other fields are left open.
+    # Fields that depend on others stay open.
     assert "processes" not in spec
     assert spec["gpus"] == {"options": [1, 2], "mixed": False, "ids": "index"}
     assert spec["progress"] == {"http": True, "stallSeconds": 600}
@@ -115,7 +115,7 @@ def test_what_is_left_out_is_filled_in(kubectl: Kubectl, file):
 
 
 @pytest.mark.story
-def test_the_columns_read_well_by_every_name_of_jobs(
+def test_columns_are_shown_by_every_name(
     cluster: ControlPlane, kubectl: Kubectl, namespace: str, file
 ):
     kubectl("apply", "-f", file(make_manifest("job", priority=7)))
@@ -147,7 +147,7 @@ def test_the_columns_read_well_by_every_name_of_jobs(
 
 
 def explain(kubectl: Kubectl, field: str) -> str:
-    """Explain a field once the API server has published the definition, a moment after it serves jobs."""
+    """Explain a field; the API server publishes a definition a moment after it serves jobs."""
     wait_until(lambda: kubectl.try_to("explain", field).code == 0)
     return kubectl("explain", field)
 
@@ -168,7 +168,7 @@ def test_every_field_is_explained_with_its_choices(kubectl: Kubectl):
     assert told[told.index("ENUM:") + 1 :][:5] == [framework.value for framework in Framework]
 
 
-def test_it_is_suspended_by_a_patch_and_refused_to_change_its_training(
+def test_running_job_can_be_suspended_and_not_changed(
     cluster: ControlPlane, kubectl: Kubectl, namespace: str, file
 ):
     kubectl("apply", "-f", file(make_manifest("job")))
@@ -184,12 +184,12 @@ def test_it_is_suspended_by_a_patch_and_refused_to_change_its_training(
     assert "cancel the job and submit it again" in str(failed.value)
 
 
-def test_a_misspelt_field_is_refused(kubectl: Kubectl, file):
+def test_misspelt_field_is_refused(kubectl: Kubectl, file):
     with pytest.raises(KubectlFailed, match=r'unknown field "spec\.prioritty"'):
         kubectl("apply", "-f", file(make_manifest("job", prioritty=7)))
 
 
-def test_all_examples_are_applied_with_one_command(kubectl: Kubectl):
+def test_one_command_applies_all_examples(kubectl: Kubectl):
     applied = kubectl("apply", "-f", EXAMPLES[0].parent).splitlines()
     jobs = [line for line in applied if line.startswith("dljob.dljob.io/")]
     assert len(jobs) == len(EXAMPLES)

@@ -1,4 +1,4 @@
-"""The operator publishes its profiles and the state of its policy; a plan and the next leader read them."""
+"""A plan and the next leader read the profiles and the policy state that the operator publishes."""
 
 import asyncio
 import base64
@@ -66,17 +66,17 @@ def read(document: Any) -> Any:
     return Operator(asker).learned()
 
 
-def test_a_plan_reads_the_published_knowledge(monkeypatch):
+def test_plan_reads_published_knowledge(monkeypatch):
     monkeypatch.setattr(learned_configmap, "LOOK_S", 0.001)
     # Only changes are written.
     [document] = asyncio.run(publish(STATE))
     learned = read(document)
-    # What was learnt of one job helps no other one, and its name is none that a document may have.
+    # Knowledge of one job helps no other job, and its type may not be in a document.
     assert learned["profiles"] == render_all([PROFILE])
     assert (learned["policy"], learned["state"]) == ("foresight", STATE)
 
 
-def test_a_state_that_does_not_fit_is_left_out(monkeypatch):
+def test_too_large_or_foreign_state_is_left_out(monkeypatch):
     monkeypatch.setattr(learned_configmap, "MOST_BYTES", 400)
     large = {"jobs": [f"{number:x}" for number in range(1000)]}
     assert set(read(asyncio.run(publish(large))[0])) == {"profiles"}
@@ -93,15 +93,12 @@ def test_a_state_that_does_not_fit_is_left_out(monkeypatch):
         {names.LEARNED_KEY: base64.b64encode(zlib.compress(json.dumps([])[:1].encode())).decode()},
     ],
 )
-def test_knowledge_that_cannot_be_read_is_none(data):
+def test_unreadable_knowledge_is_ignored(data):
     assert read({"binaryData": data}) == {}
 
 
-# --- only what has changed ------------------------------------------------------------------
-
-
 class Publishing:
-    """A leader whose knowledge changes, and a clock."""
+    """A leader with changing knowledge, and a clock."""
 
     def __init__(self) -> None:
         self.api, self.now = Api(), 0.0
@@ -117,7 +114,7 @@ class Publishing:
         )
 
     def writes(self, profile: Profile, *, state: object = None, decisions: int = 1) -> int:
-        """Let the leader know this, and count what it writes."""
+        """Set the leader's knowledge, and count its writes."""
         before = len(self.api.written)
         status = SimpleNamespace(generation=decisions)
         entries = {JobId("a"): SimpleNamespace(status=status)}
@@ -127,7 +124,7 @@ class Publishing:
         return len(self.api.written) - before
 
 
-def test_a_speed_that_is_measured_again_is_written_every_ten_minutes():
+def test_repeated_measurement_is_written_every_ten_minutes():
     leader = Publishing()
     assert leader.writes(PROFILE) == 1
     for speed in (2.01, 1.95, 2.05):
@@ -135,18 +132,15 @@ def test_a_speed_that_is_measured_again_is_written_every_ten_minutes():
     leader.now = learned_configmap.LONGEST_S
     assert leader.writes(make_profile({1: 2.05}, model="net")) == 1
     leader.now *= 2
-    assert leader.writes(make_profile({1: 2.05}, model="net")) == 0, "it is the same"
+    assert leader.writes(make_profile({1: 2.05}, model="net")) == 0, "unchanged"
 
 
-def test_a_new_speed_another_speed_and_a_decision_are_written_at_once():
+def test_news_and_decisions_are_written_at_once():
     leader = Publishing()
     assert leader.writes(PROFILE) == 1
     assert leader.writes(make_profile({1: 2.2}, model="net")) == 1
     assert leader.writes(make_profile({1: 2.2, 2: 4.0}, model="net")) == 1
     assert leader.writes(make_profile({1: 2.2, 2: 4.0}, model="net"), state=STATE, decisions=2) == 1
-
-
-# --- the next leader ------------------------------------------------------------------------
 
 
 def learned_of(*profiles: Profile, state: Any = STATE) -> Learned:
@@ -166,7 +160,7 @@ def profiles_of(store: SqliteStore) -> list[Profile]:
     return [each.profile for each in store.profiles().values() if each.profile is not None]
 
 
-def test_a_store_that_begins_empty_knows_what_the_former_leader_has_learnt(tmp_path):
+def test_empty_store_gets_the_published_knowledge(tmp_path):
     learned_of(seen(2.0, at=100.0)).complete(store := open_store(tmp_path))
     [profile] = profiles_of(store)
     assert profile.speeds == seen(2.0, at=100.0).speeds
@@ -174,7 +168,7 @@ def test_a_store_that_begins_empty_knows_what_the_former_leader_has_learnt(tmp_p
 
 
 @pytest.mark.parametrize(("at", "counts"), [(99.0, 3.0), (101.0, 2.0)])
-def test_of_two_profiles_the_one_with_the_latest_measurement_counts(tmp_path, at, counts):
+def test_profile_with_the_latest_measurement_wins(tmp_path, at, counts):
     store = open_store(tmp_path)
     learned_of(seen(3.0, at=100.0), state={"own": True}).complete(store)
     learned_of(seen(2.0, at=at)).complete(store)
@@ -184,7 +178,7 @@ def test_of_two_profiles_the_one_with_the_latest_measurement_counts(tmp_path, at
     assert is_own is (counts == 3.0)
 
 
-def test_what_another_version_has_learnt_is_no_obstacle(tmp_path, caplog):
+def test_knowledge_of_another_version_is_skipped(tmp_path, caplog):
     Learned({"profiles": {"kind": "Other"}}).complete(store := open_store(tmp_path))
     assert store.profiles() == {}
     assert "cannot be read" in caplog.text

@@ -1,4 +1,4 @@
-"""The seconds of work that a stop would lose are shown on pods, coarsely."""
+"""Pods show roughly how many seconds of work a stop would lose."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from dljob.control.situation.status import Trust
 from dljob.core.model import Checkpoint, Phase
 from dljob.kube import names
-from dljob.operator.reporting.losses import is_due, lost_seconds
+from dljob.operator.reporting.publishing import is_due, lost_seconds
 from tests.control.scenes import cast, make_scene
 from tests.operator.stages import Stage, staged
 
@@ -25,7 +25,7 @@ from tests.operator.stages import Stage, staged
         ("99", 0, 1),
     ],
 )
-def test_only_a_change_by_more_than_a_fifth_is_written(shown, seconds, due):
+def test_change_by_more_than_a_fifth_is_written(shown, seconds, due):
     assert is_due(shown, seconds) == bool(due)
 
 
@@ -34,15 +34,15 @@ def test_only_a_change_by_more_than_a_fifth_is_written(shown, seconds, due):
     [
         pytest.param({}, 45, id="since its last checkpoint"),
         pytest.param({"saved": 0}, 50, id="since its beginning"),
-        pytest.param({"trust": Trust.CONFIRMED}, 0, id="it saves itself before a stop"),
+        pytest.param({"trust": Trust.CONFIRMED}, 0, id="it saves before a stop"),
         pytest.param(
             {"trust": Trust.CONFIRMED, "place": "an emptyDir"}, 50, id="it ends with its pod"
         ),
-        pytest.param({"pace": 0.0, "speed": 0.0}, None, id="its pace is not known"),
-        pytest.param({"phase": Phase.ADJUSTING}, None, id="it is being changed"),
+        pytest.param({"pace": 0.0, "speed": 0.0}, None, id="its pace is unknown"),
+        pytest.param({"phase": Phase.ADJUSTING}, None, id="it is changing"),
     ],
 )
-def test_a_stop_loses_what_is_in_no_checkpoint_that_counts(facts, seconds):
+def test_stop_loses_unsaved_work(facts, seconds):
     known = dict(facts)
     checkpoint = Checkpoint(ends_with_pod=known.pop("place", ""))
     scene = make_scene(cast("a", {"n0": (0,)}, checkpoint=checkpoint))
@@ -55,7 +55,7 @@ def test_a_stop_loses_what_is_in_no_checkpoint_that_counts(facts, seconds):
 @pytest.mark.cluster
 @pytest.mark.processes
 @pytest.mark.story
-def test_pods_show_what_a_stop_would_lose(control_plane, namespace, tmp_path):
+def test_pods_show_the_loss_of_a_stop(control_plane, namespace, tmp_path):
     def shown(stage: Stage, job: str) -> int | None:
         found = [
             pod["metadata"].get("annotations", {}).get(names.LOSS) for pod in stage.pods_of(job)

@@ -1,9 +1,8 @@
 """
-A job that another controller manages is that controller's alone: the contract of MultiKueue's generic adapter
-(KEP-2349), whose part a service account plays here with the rights that Kueue documents.
+The operator leaves a job to the controller in ``managedBy``: the contract of MultiKueue's generic adapter (KEP-2349).
 
-One control plane stands for the cluster of the manager and that of the worker: ``net`` is the job in the
-manager's cluster, ``net-remote`` its copy in the worker's.
+A service account with the rights that Kueue documents plays the adapter. One control plane stands for
+both clusters: ``net`` is the job in the manager's cluster, ``net-remote`` its copy in the worker's.
 """
 
 import copy
@@ -13,7 +12,7 @@ import pytest
 
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.refusing import refusal
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import Stage
 from tests.servers.api import Json, Refused
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -28,18 +27,12 @@ MANAGER_RULES = [
 
 
 def merge_patch(old: Json, new: Json) -> Json:
-    """Make the patch from one document to the other, as client.MergeFrom does."""
+    """The patch from one document to the other, as of client.MergeFrom."""
     gone: Json = dict.fromkeys(old.keys() - new.keys())
     for name, each in new.items():
         is_deep = isinstance(each, dict) and isinstance(old.get(name), dict)
         gone[name] = merge_patch(old[name], each) if is_deep else each
     return gone
-
-
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
-        yield stage
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def adapter(stage: Stage):
 
 
 @pytest.mark.story
-def test_multikueue_runs_a_job_elsewhere_and_copies_its_status_back(stage: Stage, adapter):
+def test_multikueue_runs_a_job_elsewhere_and_copies_its_status(stage: Stage, adapter):
     stage.start_operator()
     stage.submit("net", iterations=400, managedBy=MULTIKUEUE)
     stage.submit("ours", iterations=50, managedBy="dljob.io/operator")
@@ -70,7 +63,7 @@ def test_multikueue_runs_a_job_elsewhere_and_copies_its_status_back(stage: Stage
     assert "status" not in job
     assert "finalizers" not in job["metadata"]
 
-    # The adapter makes the remote object: the same without managedBy, with its own labels.
+    # The adapter makes the remote job: without managedBy, with its own labels.
     remote = copy.deepcopy(job)
     remote["metadata"] = {"name": "net-remote", "labels": ORIGIN}
     del remote["spec"]["managedBy"]
@@ -79,14 +72,14 @@ def test_multikueue_runs_a_job_elsewhere_and_copies_its_status_back(stage: Stage
     copied: Json = {}
     for phase in ("Running", "Completed"):
         copied = stage.wait_for_phase("net-remote", phase)
-        # The whole status, by a merge patch of the subresource.
+        # A merge patch of the subresource copies the whole status.
         patch = merge_patch({"status": stage.status("net")}, {"status": copied})
         adapter.merge(f"{stage.path('net')}/status", patch)
         assert stage.status("net") == copied
     kubectl = stage.plane.kubectl.in_namespace(stage.namespace)
     kubectl("wait", "dljob/net", "--for=condition=Complete", "--timeout=10s")
 
-    # The operator has done nothing about it, although the copied status names nodes and an epoch.
+    # The operator leaves it alone, although the copied status names nodes and an epoch.
     stage.submit("later", iterations=50)
     stage.wait_for_phase("later", "Completed")
     assert stage.status("net") == copied
@@ -95,7 +88,7 @@ def test_multikueue_runs_a_job_elsewhere_and_copies_its_status_back(stage: Stage
     assert stage.is_gone("net"), "no finalizer keeps it"
 
 
-def test_the_manager_cannot_change_and_wrong_names_are_refused(cluster, namespace):
+def test_manager_is_fixed_and_its_name_checked(cluster, namespace):
     with cluster.api() as api:
         api.post(path_of(namespace), make_manifest("net", managedBy=MULTIKUEUE))
         api.post(path_of(namespace), make_manifest("ours"))

@@ -1,4 +1,4 @@
-"""The mirror only goes forward, in every order of watch events and answers to writes."""
+"""The mirror never goes back, in any order of watch events and answers to writes."""
 
 import asyncio
 import itertools
@@ -32,17 +32,14 @@ def mirror(changes):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((3, 5, 9))))
-def test_the_newest_version_stays_in_whatever_order_they_come(mirror, order):
+def test_newest_version_stays(mirror, order):
     for version in order:
         mirror.show(document(version))
     assert version_of(mirror.objects[JOB]) == 9
 
 
 def written(version, **changes):
-    """
-    Return a job as it is after a write, with these changes in its metadata and an epoch in its
-    status.
-    """
+    """A job after a write, with changes of its metadata and an epoch in its status."""
     job = document(version)
     epoch = changes.pop("epoch", 7)
     job["metadata"] |= {"generation": 1, "uid": "a"} | changes
@@ -51,7 +48,7 @@ def written(version, **changes):
 
 @pytest.fixture
 def heard():
-    """Return mirrors that know a job with a status in the epoch 7, and the list of their calls."""
+    """Mirrors that know a job of epoch 7, and the list of their calls."""
     mirrors = Mirrors()
     heard = Calls()
     mirrors.jobs.show(written(3))
@@ -64,12 +61,12 @@ def heard():
 @pytest.mark.parametrize(
     "ours", [written(4), written(4, finalizers=[names.FINALIZER]), written(9, managedFields=[{}])]
 )
-def test_what_only_we_write_is_no_news_whoever_tells_of_it_first(heard, ours):
-    """The watch may show what we have written before we are answered."""
+def test_own_writes_are_no_news(heard, ours):
+    """The watch may show a write before its answer arrives."""
     mirrors, told = heard
     mirrors.jobs.show(ours)
     assert told == []
-    assert mirrors.changed_jobs == {JOB}, "it is looked at all the same"
+    assert mirrors.changed_jobs == {JOB}, "it is looked at in any case"
 
 
 @pytest.mark.parametrize(
@@ -83,13 +80,13 @@ def test_what_only_we_write_is_no_news_whoever_tells_of_it_first(heard, ours):
         written(4, epoch=8),
     ],
 )
-def test_what_anybody_else_may_have_written_is_news(heard, theirs):
+def test_possibly_foreign_writes_are_news(heard, theirs):
     mirrors, told = heard
     mirrors.jobs.show(theirs)
     assert told == ["news, burst=True", f"job {JOB}"]
 
 
-def test_who_is_told_is_told_once_of_each_change(mirror, changes):
+def test_each_change_is_reported_once(mirror, changes):
     mirror.show(document(3))
     mirror.show(document(3))
     mirror.show_end(document(4))
@@ -98,7 +95,7 @@ def test_who_is_told_is_told_once_of_each_change(mirror, changes):
     assert mirror.get(JOB) is None
 
 
-def test_an_event_of_before_its_end_does_not_bring_an_object_back(mirror):
+def test_older_event_does_not_revive_an_object(mirror):
     mirror.show(document(3))
     mirror.show_end(document(7))
     mirror.show(document(6))
@@ -107,13 +104,13 @@ def test_an_event_of_before_its_end_does_not_bring_an_object_back(mirror):
     assert mirror.get(JOB) is not None
 
 
-def test_the_end_of_an_object_that_was_made_anew_meanwhile_is_no_end(mirror):
+def test_older_end_does_not_remove_a_newer_object(mirror):
     mirror.show(document(8))
     mirror.show_end(document(7))
     assert mirror.get(JOB) is not None
 
 
-def test_what_a_list_does_not_name_is_deleted_unless_it_is_newer(mirror, changes):
+def test_list_removes_older_objects_it_does_not_name(mirror, changes):
     mirror.show(document(3))
     mirror.show(document(9, "later"))
     mirror.show_all([document(4, "other")], version=6)
@@ -125,7 +122,7 @@ def test_what_a_list_does_not_name_is_deleted_unless_it_is_newer(mirror, changes
     assert mirror.get(JOB) is not None
 
 
-def test_the_answer_to_our_own_write_is_no_news_and_neither_is_the_event_of_it(mirror, changes):
+def test_answer_and_event_of_an_own_write_are_no_news(mirror, changes):
     mirror.show(document(3))
     mirror.show(document(5), is_ours=True)
     mirror.show(document(5))
@@ -133,7 +130,7 @@ def test_the_answer_to_our_own_write_is_no_news_and_neither_is_the_event_of_it(m
     assert version_of(mirror.objects[JOB]) == 5
 
 
-def test_who_only_waits_to_lead_collects_nothing_and_begins_with_all_there_is():
+def test_waiting_operator_collects_no_changes():
     mirrors = Mirrors()
     for version in range(1, 4):
         for mirror in (mirrors.jobs, mirrors.pods):
@@ -148,9 +145,6 @@ def test_who_only_waits_to_lead_collects_nothing_and_begins_with_all_there_is():
     assert mirrors.changed_jobs == {Name("lab", "late")}
 
 
-# --- pods of other owners, of which no version is remembered --------------------------------
-
-
 def foreign(name, version, cpu):
     container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
     metadata = {"namespace": "else", "name": name, "resourceVersion": str(version)}
@@ -158,7 +152,7 @@ def foreign(name, version, cpu):
 
 
 class PodServer(ApiServer):
-    """An API server whose list of pods waits for a gate, and whose watch of pods shows what a test puts there."""
+    """An API server with a delayed list of pods, and a watch that the test fills."""
 
     def __init__(self) -> None:
         self.listing = Listing([], "10")
@@ -185,7 +179,7 @@ class PodServer(ApiServer):
 
 
 class Followed:
-    """Other owners' pods on one node, which are followed while they are listed again."""
+    """Other owners' pods on one node, watched while they are listed again."""
 
     def __init__(self) -> None:
         self.server = PodServer()
@@ -219,13 +213,13 @@ class Followed:
     ],
 )
 @on_loop
-async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpus):
+async def test_list_does_not_undo_a_watch(event, cpus):
     there = Followed()
     following = await there.follow(foreign("old", 5, 1))
     await there.settle()
     there.server.may_answer.clear()
     there.server.listed.clear()
-    # As a new leader does it; the list is as of version 10.
+    # A new leader lists them, as of version 10.
     listing = asyncio.create_task(there.other_pods.list_all())
     await there.server.listed.wait()
     await there.show(*event)
@@ -236,7 +230,7 @@ async def test_a_list_takes_back_nothing_that_a_watch_shows_meanwhile(event, cpu
     following.cancel()
 
 
-def test_a_job_of_another_controller_is_in_no_mirror_and_replaces_an_earlier_one():
+def test_job_of_another_controller_replaces_an_earlier_one():
     def managed(version, by):
         return {**document(version), "spec": {"managedBy": by} if by else {}}
 
@@ -246,6 +240,6 @@ def test_a_job_of_another_controller_is_in_no_mirror_and_replaces_an_earlier_one
     for version, by in ((5, ""), (7, "dljob.io/operator")):
         jobs.show(managed(version, by))
         assert version_of(jobs.objects[JOB]) == version
-    # A list shows a job of the same name before a watch shows the end of the former one.
+    # A list may show a new job of this name before the watch shows the end of the former one.
     jobs.show_all([managed(9, "kueue.x-k8s.io/multikueue")], 9)
     assert not jobs.objects

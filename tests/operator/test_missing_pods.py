@@ -1,12 +1,10 @@
-"""
-A pod whose object was removed by force: the facts that prove its end then, and those that do not.
-"""
+"""What proves the end of a pod whose object was removed by force."""
 
 import pytest
 
 from dljob.control.situation.ports import Address, Pod, PodKey, PodPhase
 from dljob.core.model import JobId, NodeName
-from dljob.operator.pods.missing_pods import REASON, MissingPods
+from dljob.operator.pods.booked_pods import MissingPods
 from dljob.operator.proofs import OUT_OF_SERVICE
 from dljob_sidecar.behaviour.events import Gone, RankEnded
 from tests.control.scenes import Sat, ready, released, run, running, stop
@@ -27,10 +25,10 @@ def absent(before):
     return known
 
 
-def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet():
+def test_missing_object_proves_nothing():
     for now in (node(), node(boot="")):
         pod = absent(node()).read(KEY, "job-1", node=now)
-        assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, REASON, WAS.address)
+        assert (pod.phase, pod.reason, pod.address) == (PodPhase.LOST, "PodVanished", WAS.address)
         assert "reboot the machine" in pod.message
 
 
@@ -42,12 +40,12 @@ def test_that_its_object_is_gone_proves_nothing_and_its_sidecar_is_spoken_to_yet
         (node(boot="second"), "NodeRebooted"),
     ],
 )
-def test_that_the_machine_is_gone_or_another_start_of_it_does(now, reason):
+def test_missing_or_rebooted_machine_proves_the_end(now, reason):
     pod = absent(node()).read(KEY, "job-1", node=now)
     assert (pod.phase, pod.reason) == (PodPhase.ENDED, reason)
 
 
-def test_a_start_of_a_machine_that_was_not_known_before_is_no_proof():
+def test_unknown_boot_proves_nothing():
     assert absent(None).read(KEY, "job-1", node=node()).phase is PodPhase.LOST
     assert absent(node(boot="")).read(KEY, "job-1", node=node()).phase is PodPhase.LOST
 
@@ -58,22 +56,22 @@ def missing(*, was_used, at=None):
     return known
 
 
-def test_one_that_nothing_ever_ran_in_need_not_be_there_to_have_ended():
+def test_unused_pod_has_ended():
     pod = missing(was_used=False).read(KEY, "job-1", node=node())
     assert (pod.phase, pod.reason) == (PodPhase.ENDED, "NeverUsed")
 
 
-def test_one_that_was_used_and_is_not_there_is_as_lost_as_one_that_was_seen_to_go():
+def test_used_pod_without_an_object_is_lost():
     known = missing(was_used=True)
     assert known.read(KEY, "job-1", node=node()).phase is PodPhase.LOST
     assert known.read(KEY, "job-1", node=node(boot="second")).phase is PodPhase.ENDED
     assert known.read(KEY, "job-1", node=None).phase is PodPhase.ENDED
     known = absent(node())
     known.note_missing(KEY, "job-1", node=node(), was_used=False)
-    assert known.read(KEY, "job-1", node=node()).phase is PodPhase.LOST, "it was seen"
+    assert known.read(KEY, "job-1", node=node()).phase is PodPhase.LOST, "it existed"
 
 
-def test_what_nobody_has_booked_any_more_is_forgotten():
+def test_unbooked_pod_is_forgotten():
     known = absent(node())
     known.keep([])
     assert known.read(KEY, "job-1", node=node()) is None
@@ -93,8 +91,8 @@ LEAVES = stop(8, leave=True)
         (running(run(3, 0), LEAVES, RankEnded(1, 0, 0), Gone(1)), True),
     ],
 )
-def test_the_word_of_a_sidecar_that_leaves_and_has_released_all_is_a_proof(state, has_ended):
+def test_leaving_sidecar_without_gpus_proves_the_end(state, has_ended):
     lost = Sat(state, phase=PodPhase.LOST, pod={"vanished": True})
     assert lost.job_pod(KEY.job, KEY.node).has_ended is has_ended
-    # Of any other pod its container may be started again.
+    # The container of any other pod may start again.
     assert not Sat(state, phase=PodPhase.LOST).job_pod(KEY.job, KEY.node).has_ended

@@ -1,10 +1,10 @@
-"""Jobs leave a node before its pods are evicted: for known taints, a driver's upgrade, and a lasting cordon."""
+"""Jobs leave a node before an eviction: at known taints, a driver's upgrade, and a lasting cordon."""
 
 from typing import Any
 
 import pytest
 
-from dljob.operator.nodes.notices import Notices
+from dljob.operator.nodes.reading import Notices
 from tests.servers.nodes import make_node
 
 
@@ -30,12 +30,12 @@ def node(*, taint: str = "", state: str = "", cordoned: bool = False) -> dict[st
         (node(state="wait-for-jobs-required"), "its driver is to be replaced"),
     ],
 )
-def test_a_notice_says_that_pods_will_be_evicted(document, why):
+def test_notice_announces_an_eviction(document, why):
     said = Notices(("lab/works",), 60.0).why_leave(document)
     assert (why in said) if why else said == ""
 
 
-def test_a_cordon_is_a_notice_when_it_lasts():
+def test_lasting_cordon_is_a_notice():
     now = [0.0]
     notices = Notices((), 60.0, clock=lambda: now[0])
     assert notices.why_leave(node(cordoned=True)) == ""
@@ -43,7 +43,7 @@ def test_a_cordon_is_a_notice_when_it_lasts():
     assert notices.why_leave(node(cordoned=True)) == ""
     now[0] = 60.0
     assert "cordoned for 60 s" in notices.why_leave(node(cordoned=True))
-    # This is how a user reports that the GPUs of a node are repaired.
+    # An uncordon reports that a node is repaired.
     assert notices.why_leave(node()) == ""
     assert notices.why_leave(node(cordoned=True)) == ""
     never = Notices((), 0.0, clock=lambda: now[0])

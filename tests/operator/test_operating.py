@@ -1,4 +1,4 @@
-"""Jobs from ``kubectl apply`` to their end: a real control plane, real SideCars and trainings."""
+"""Jobs from ``kubectl apply`` to their end, on a real control plane with real SideCars and trainings."""
 
 import sys
 from functools import partial
@@ -16,18 +16,12 @@ from tests.servers.namespaces import make_namespace
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
-        yield stage
-
-
 def conditions(stage: Stage, name: str) -> dict[str, tuple[str, str]]:
     found = stage.status(name).get("conditions", ())
     return {each["type"]: (each["status"], each["reason"]) for each in found}
 
 
-def test_how_far_a_job_is_and_when_it_ends_is_seen_while_it_trains(stage: Stage):
+def test_progress_and_eta_are_shown_in_training(stage: Stage):
     stage.start_operator()
     stage.submit("job", iterations=20_000)
     stage.wait(lambda: stage.status("job").get("progress", {}).get("iteration", 0) > 400)
@@ -38,14 +32,14 @@ def test_how_far_a_job_is_and_when_it_ends_is_seen_while_it_trains(stage: Stage)
     begun = before["progress"]["iteration"]
     stage.wait(lambda: stage.status("job")["progress"]["iteration"] > begun + 1000)
     after = stage.status("job")
-    # Not by the resource version, which counts the writes of all other objects, too.
+    # The resource version would count the writes of other objects, too.
     written = after["revision"] - before["revision"]
     advanced = after["progress"]["iteration"] - begun
-    assert 0 < written < advanced / 10, "a write for each hundredth, and not for each iteration"
+    assert 0 < written < advanced / 10, "one write for each hundredth, not for each iteration"
     stage.wait(lambda: conditions(stage, "job").get("TemplateValid") == ("True", "Accepted"))
 
 
-def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
+def test_refused_template_is_reported(stage: Stage):
     stage.start_operator()
     document = stage.make_job("wrong", iterations=10)
     container = document["spec"]["template"]["spec"]["containers"][0]
@@ -62,7 +56,7 @@ def test_a_template_that_kubernetes_refuses_is_told_in_the_status(stage: Stage):
 
 
 @pytest.mark.story
-def test_kubectl_waits_for_complete_and_failed_as_for_a_job_of_batch(control_plane, stage: Stage):
+def test_kubectl_waits_for_complete_and_failed(control_plane, stage: Stage):
     kubectl = control_plane.kubectl.in_namespace(stage.namespace)
     stage.start_operator()
     stage.submit("good", iterations=100)
@@ -78,7 +72,7 @@ def test_kubectl_waits_for_complete_and_failed_as_for_a_job_of_batch(control_pla
 
 
 @pytest.mark.story
-def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage: Stage):
+def test_running_job_lends_gpus_and_gets_them_back(stage: Stage):
     walk = stage.folder / "walk"
     program = (sys.executable, "-m", "tests.operator.walking", str(walk))
     stage.start_operator(program=program, settings={"policy": "adaptive"})
@@ -105,13 +99,13 @@ def test_a_running_job_gives_up_gpus_to_one_that_comes_and_gets_them_back(stage:
         return bool(is_running and status["allocation"]["gpus"] == 4)
 
     stage.wait(has_all_back)
-    assert stage.kubelets.pids() == pids, "its pod was never replaced"
+    assert stage.kubelets.pids() == pids, "it kept its pod"
     assert "reshape" in [entry["kind"] for entry in stage.status("old")["history"]]
     told = [message for _, message in stage.events("old")]
     assert any("from 4 to" in message and "new" in message for message in told), told
 
 
-def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
+def test_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
     stage.start_operator()
     stage.submit("unwanted", iterations=10**6)
     stage.wait_for_phase("unwanted", "Running")
@@ -122,27 +116,25 @@ def test_a_deleted_job_is_gone_when_its_training_has_ended(stage: Stage):
 
 
 @pytest.mark.story
-def test_a_job_that_has_ended_can_be_deleted_when_no_operator_runs(stage: Stage):
+def test_ended_job_can_be_deleted_without_an_operator(stage: Stage):
     operator = stage.start_operator()
     stage.submit("done", iterations=40)
     stage.wait_for_phase("done", "Completed")
     stage.wait(lambda: "finalizers" not in stage.job("done")["metadata"])
-    assert stage.pods_of("done"), "its logs can still be read"
+    assert stage.pods_of("done"), "its logs remain readable"
     operator.stop()
     stage.api.delete(stage.path("done"))
     stage.wait(lambda: stage.is_gone("done"))
 
 
-def test_a_namespace_that_is_deleted_gets_no_pod_and_no_traceback(
-    control_plane, namespace, tmp_path
-):
+def test_deleted_namespace_gets_no_pod_and_no_traceback(control_plane, namespace, tmp_path):
     with control_plane.api() as api:
         going = make_namespace(api)
         with staged(control_plane, going, tmp_path, {"gpu-a": 4}) as stage:
             stage.start_operator(settings={"namespace": namespace})
             stage.submit("late", suspend=True)
             stage.wait_for_phase("late", "Suspended")
-            # Without its controller the namespace stays in its end.
+            # Without its controller the namespace stays terminating.
             control_plane.controllers.freeze()
             try:
                 api.delete(f"/api/v1/namespaces/{going}")
@@ -158,8 +150,8 @@ def test_a_namespace_that_is_deleted_gets_no_pod_and_no_traceback(
     assert "Traceback" not in log
 
 
-def test_what_was_learnt_outlives_the_store_of_a_leader(stage: Stage):
-    """As at an upgrade: the default store is a file that ends with the pod."""
+def test_knowledge_outlives_the_store_of_a_leader(stage: Stage):
+    """As in an upgrade: the default store is a file that ends with the pod."""
     stage.start_operator(settings={"learning.sampleSeconds": 0.5})
     stage.submit("job", iterations=10**6)
     maps = f"/api/v1/namespaces/{stage.namespace}/configmaps"
@@ -182,8 +174,8 @@ def test_what_was_learnt_outlives_the_store_of_a_leader(stage: Stage):
     assert known == {each["type"]["model"] for each in before["profiles"]["items"]}
 
 
-def test_a_job_that_never_had_a_pod_is_let_go_at_once(stage: Stage):
-    """Where the API server holds new jobs itself, those are held, too."""
+def test_job_without_a_pod_is_released_at_once(stage: Stage):
+    """The API server may have set the finalizer itself."""
     jobs = {name: stage.make_job(name, iterations=10) for name in ("waits", "suspended", "refused")}
     jobs["waits"]["spec"]["gpus"] = {"options": [64]}
     jobs["suspended"]["spec"]["suspend"] = True
@@ -214,7 +206,7 @@ def test_auxiliaries_live_and_die_with_the_training(stage: Stage):
         }
 
     stage.wait(lambda: companions() == {"job-ps-0", "job-ps-1"})
-    stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/pods/job-ps-1", gracePeriodSeconds=0)
+    stage.api.delete(stage.pod_path("job-ps-1"), gracePeriodSeconds=0)
     stage.wait(lambda: companions() == {"job-ps-0", "job-ps-1"})
     stage.wait_for_phase("job", "Running")
     stage.api.merge(stage.path("job"), {"spec": {"suspend": True}})
@@ -223,16 +215,14 @@ def test_auxiliaries_live_and_die_with_the_training(stage: Stage):
 
 
 def runs(stage: Stage, name: str, pod: str) -> bool:
-    """Whether a job trains in this pod, and has begun."""
+    """Whether a job has taken a step in this pod."""
     status = stage.status(name)
     has_begun = status.get("progress", {}).get("iteration", 0) > 0
     return pod in stage.kubelets.pids() and status.get("phase") == "Running" and has_begun
 
 
 @pytest.mark.story
-def test_a_job_goes_on_when_its_pod_is_evicted_and_leaves_a_node_that_is_to_be_emptied(
-    control_plane, namespace, tmp_path
-):
+def test_job_survives_an_eviction_and_leaves_a_tainted_node(control_plane, namespace, tmp_path):
     with staged(control_plane, namespace, tmp_path, {"gpu-a": 1, "gpu-b": 1}) as stage:
         stage.start_operator(settings={"rules.retrySeconds": 0.2})
         stage.submit("job", iterations=10**6, gpus={"options": [1]})
@@ -251,12 +241,12 @@ def test_a_job_goes_on_when_its_pod_is_evicted_and_leaves_a_node_that_is_to_be_e
         stage.wait(lambda: runs(stage, "job", "job-3"))
         status = stage.status("job")
         assert status["allocation"]["nodes"] != [old]
-        # The pod that was taken counts; to leave by a checkpoint is no failure and no loss.
+        # The evicted pod counts; leaving by a checkpoint is neither failure nor loss.
         assert (status.get("failures", 0), status["restarts"]) == (0, 1)
 
 
 @pytest.mark.story
-def test_all_jobs_are_ended_before_dljob_is_uninstalled(stage: Stage):
+def test_uninstalling_ends_all_jobs_first(stage: Stage):
     stage.start_operator()
     stage.submit("trains", iterations=10**6)
     stage.submit("waits", suspend=True)

@@ -1,6 +1,4 @@
-"""
-A user removes our finalizer from a job that trains: no GPU gets a second master by it (law 1).
-"""
+"""A user removes the finalizer of a running job: no GPU gets a second master (law 1)."""
 
 from typing import Any
 
@@ -11,11 +9,10 @@ from dljob.core.model import JobId, Node, NodeName, Placement
 from dljob.kube import names
 from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
-from dljob.operator.pods.orphans import Orphans
+from dljob.operator.observing import Orphans
 from tests.operator.leaders import trusting
 from tests.operator.manifests import make_manifest
-
-Json = dict[str, Any]
+from tests.servers.api import Json
 
 SPACE = "default"
 NODES = [Node.of("gpu-a", 4), Node.of("gpu-b", 2)]
@@ -28,18 +25,12 @@ def job(name: str, uid: str, version: int) -> Json:
 
 
 def pod(of: str, uid: str, node: str, version: int, **status: Any) -> Json:
-    return {
-        "metadata": {
-            "name": f"{of}-1",
-            "namespace": SPACE,
-            "uid": f"pod-of-{uid}",
-            "resourceVersion": str(version),
-            "labels": {names.JOB_LABEL: of, names.ROLE_LABEL: "trainer"},
-            "ownerReferences": [{"kind": names.KIND, "name": of, "uid": uid}],
-        },
-        "spec": {"nodeName": node} if node else {},
-        "status": {"phase": "Running", **status},
-    }
+    metadata: Json = {"name": f"{of}-1", "namespace": SPACE, "uid": f"pod-of-{uid}"}
+    metadata |= {"resourceVersion": str(version)}
+    metadata["labels"] = {names.JOB_LABEL: of, names.ROLE_LABEL: "trainer"}
+    metadata["ownerReferences"] = [{"kind": names.KIND, "name": of, "uid": uid}]
+    spec = {"nodeName": node} if node else {}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", **status}}
 
 
 def shown(*, jobs: list[Json], pods: list[Json]) -> Mirrors:
@@ -63,7 +54,7 @@ def entry_of(document: Json, gpus: dict[NodeName, list[int]]) -> dict[JobId, Ent
     return {JobId("default/other"): Entry(parsed, 0, status, document=document)}
 
 
-def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
+def test_gpus_of_a_vanished_job_wait_for_the_end_of_its_pod():
     document, trainer = job("gone", "u1", 1), pod("gone", "u1", "gpu-a", 2)
     document["status"] = {"pods": [{"node": "gpu-a", "serial": 1}]}
     trainer["metadata"]["labels"][names.SERIAL_LABEL] = "1"
@@ -73,25 +64,17 @@ def test_the_gpus_of_a_job_that_vanishes_are_free_only_when_its_pod_has_ended():
     mirrors.jobs.show_end(job("gone", "u1", 5))
     orphans.note_end(Name(SPACE, "gone"))
     assert usable(orphans, {}) == [(), (0, 1)]
-    mirrors.pods.show(
-        pod(
-            "gone",
-            "u1",
-            "gpu-a",
-            6,
-            phase="Failed",
-            containerStatuses=[{"name": "trainer", "state": {}}],
-        )
-    )
+    ended = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {}}]}
+    mirrors.pods.show(pod("gone", "u1", "gpu-a", 6, **ended))
     assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]
 
 
-def test_a_job_of_the_same_name_has_nothing_to_do_with_them():
+def test_namesake_of_the_job_does_not_own_the_pod():
     mirrors = shown(jobs=[job("gone", "u2", 9)], pods=[pod("gone", "u1", "gpu-a", 2)])
     assert usable(Orphans(mirrors, trusting(mirrors)), {})[0] == ()
 
 
-def test_what_others_hold_there_stays_theirs():
+def test_other_jobs_keep_their_gpus():
     other = job("other", "u3", 3)
     mirrors = shown(jobs=[other], pods=[pod("gone", "u1", "gpu-a", 2)])
     assert usable(
@@ -99,7 +82,7 @@ def test_what_others_hold_there_stays_theirs():
     )[0] == (1, 2)
 
 
-def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_train_yet():
+def test_node_that_returns_keeps_gpus_of_running_pods():
     document = job("moved", "u1", 1)
     mirrors = shown(jobs=[document], pods=[pod("moved", "u1", "gpu-a", 2)])
     orphans = Orphans(mirrors, trusting(mirrors))
@@ -107,7 +90,7 @@ def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_trai
     mirrors.nodes.show_end(node)
     orphans.note_gone("gpu-a")
     assert usable(orphans, {})[1] == (0, 1)
-    # It registers again, from the same start of the machine, and its job has gone elsewhere meanwhile.
+    # It registers again after the same boot, and its job has moved meanwhile.
     mirrors.nodes.show({"metadata": {"name": "gpu-a", "resourceVersion": "4"}})
     (out, _) = orphans.mark(NODES, {})
     assert out.usable == ()
@@ -118,7 +101,7 @@ def test_a_node_that_registers_again_gives_nobody_the_gpus_of_pods_that_may_trai
     assert usable(orphans, {}) == [(0, 1, 2, 3), (0, 1)]
 
 
-def test_a_pod_that_is_booked_is_no_stray_when_its_node_is_back():
+def test_booked_pod_is_no_orphan():
     document = job("here", "u1", 1)
     document["status"] = {"pods": [{"node": "gpu-a", "serial": 7}]}
     there = pod("here", "u1", "gpu-a", 2)

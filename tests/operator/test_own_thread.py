@@ -1,4 +1,4 @@
-"""A coroutine on a thread of its own: how it ends, and what it leaves open."""
+"""A coroutine on its own thread: its end, and open sockets."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,14 @@ import gc
 
 import pytest
 
-from dljob.kube.programs.own_thread import OwnThread
+from dljob.kube.leases import OwnThread
 from tests.loops import on_loop
 
 PATIENCE_S = 240.0
 
 
 @on_loop
-async def test_its_exception_is_that_of_its_end():
+async def test_exception_of_the_coroutine_is_its_result():
     async def fail():
         raise KeyError("why")
 
@@ -25,7 +25,7 @@ async def test_its_exception_is_that_of_its_end():
 
 
 @on_loop
-async def test_it_ends_when_it_is_stopped_however_early():
+async def test_early_stop_cancels_it():
     async def last():
         await asyncio.sleep(3600.0)
 
@@ -35,9 +35,9 @@ async def test_it_ends_when_it_is_stopped_however_early():
     assert thread.ended.cancelled()
 
 
-# An open socket leads to a ResourceWarning, which fails the test.
+# An open socket causes a ResourceWarning, which fails the test.
 @pytest.mark.parametrize("ways", ["abort", "close"])
-def test_it_leaves_no_socket_open(ways):
+def test_no_socket_stays_open(ways):
     async def go():
         served = asyncio.Event()
 
@@ -57,7 +57,7 @@ def test_it_leaves_no_socket_open(ways):
         thread = OwnThread("test", connect)
         thread.start()
         await asyncio.wait_for(thread.ended, PATIENCE_S)
-        # Else a connection that the server has just taken would be the one that is left open.
+        # A connection that the server has just accepted would stay open, too.
         await asyncio.wait_for(served.wait(), PATIENCE_S)
         server.close()
         await server.wait_closed()

@@ -1,7 +1,4 @@
-"""
-The operator uses a node only if no other program can reach its GPUs; the documents of those that
-can are found, with a reason.
-"""
+"""The operator uses a node only if no other program can reach its GPUs, and names the one that can."""
 
 import copy
 from typing import Any
@@ -12,9 +9,8 @@ from dljob.kube.constraints.reaching import Reaching
 from dljob.operator.nodes.ownership import OwnershipRules, why_not_dedicated, why_not_reserved
 from tests.operator.stages import TAINT, Stage, staged
 from tests.operator.test_gpus import said, why_out
+from tests.servers.api import Json
 from tests.servers.nodes import make_node
-
-Json = dict[str, Any]
 
 RULES = OwnershipRules("dljob.io/pool", "nvidia")
 NAME = ("team", "theirs")
@@ -70,23 +66,23 @@ def why(document: Any, *, by: str = "dedicated") -> str:
         (pod(runtimeClassName="nvidia-cdi"), "the runtime class nvidia-cdi"),
         (pod(runtimeClassName="gvisor"), ""),
         (with_annotation("cdi.k8s.io/gpus"), "the annotation cdi.k8s.io/gpus"),
-        # The monitors of each node see all GPUs by design; what a device plugin gave them counts.
+        # Monitors on each node see all GPUs by design; only GPUs of a device plugin count.
         (pod(variable("all"), owner="DaemonSet", runtimeClassName="nvidia"), ""),
         (pod(asks("nvidia.com/gpu"), owner="DaemonSet"), "requests nvidia.com/gpu"),
         ({**pod(asks("nvidia.com/gpu")), "status": {"phase": "Succeeded"}}, ""),
     ],
 )
-def test_a_pod_of_others_that_reaches_gpus_makes_the_node_theirs(document, said):
+def test_foreign_pod_that_reaches_gpus_takes_the_node(document, said):
     found = why(document)
     assert (f"pod team/theirs {said}" in found or said in found) if said else found == "", found
 
 
-def test_what_the_placeholder_counts_is_no_reason_in_the_mode_reserve():
+def test_counted_gpus_are_no_reason_in_reserve_mode():
     assert why(pod(asks("nvidia.com/gpu")), by="reserve") == ""
     assert "runtime class" in why(pod(runtimeClassName="nvidia"), by="reserve")
 
 
-def test_a_claim_counts_once_it_was_given_gpus():
+def test_claim_counts_once_it_has_gpus():
     theirs = pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one"}])
     theirs["status"] = {
         "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "theirs-gpu-x"}]
@@ -104,7 +100,7 @@ def test_a_claim_counts_once_it_was_given_gpus():
     assert why_not_dedicated(node(), reaching, rules=RULES) == ""
 
 
-def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_ours():
+def test_untainted_or_offered_node_is_not_ours():
     nothing = Reaching()
     bare = node()
     bare["spec"]["taints"] = [{**TAINT, "effect": "PreferNoSchedule"}]
@@ -114,7 +110,7 @@ def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_our
     assert why_not_dedicated(bare, nothing, rules=OwnershipRules("", "nvidia")) == ""
     offering = node(allocatable={"nvidia.com/gpu.shared": "4"})
     assert "offers nvidia.com/gpu.shared" in why_not_dedicated(offering, nothing, rules=RULES)
-    # A plugin that left has its resource counted with none of it.
+    # After a plugin has left, its resource remains with amount 0.
     left = node(capacity={"nvidia.com/gpu": "4"}, allocatable={"nvidia.com/gpu": "0"})
     assert why_not_dedicated(left, nothing, rules=RULES) == ""
 
@@ -131,7 +127,7 @@ def test_a_node_without_the_taint_or_with_a_device_plugin_or_a_driver_is_not_our
     assert "gpu.amd.com" in why_not_dedicated(node(), driven, rules=RULES)
 
 
-def test_where_our_pods_see_gpus_by_a_claim_the_driver_has_to_be_there():
+def test_claims_of_our_pods_need_a_driver():
     rules = RULES._replace(by_driver=True)
     reaching = Reaching()
     for find in (why_not_dedicated, why_not_reserved):
@@ -142,8 +138,6 @@ def test_where_our_pods_see_gpus_by_a_claim_the_driver_has_to_be_there():
     reaching.show_pod(NAME, pod(asks("nvidia.com/gpu")))
     assert "requests nvidia.com/gpu" in why_not_dedicated(node(), reaching, rules=rules)
 
-
-# --- on a cluster -----------------------------------------------------------------------------
 
 A, B = "gpu-a", "gpu-b"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -165,24 +159,23 @@ def offer(stage: Stage, gpus: int) -> None:
 
 
 def submit_foreign(stage: Stage, name: str, **spec: Any) -> None:
-    """Submit a pod of another owner, with the toleration by which it comes to every node."""
+    """Submit a pod of another owner that tolerates all taints."""
     container = {"name": "c", "image": "c", **spec.pop("container", {})}
     body = {"containers": [container], "tolerations": [{"operator": "Exists"}], **spec}
-    path = f"/api/v1/namespaces/{stage.namespace}/pods"
+    path = stage.pod_path()
     stage.api.post(path, {"metadata": {"name": name}, "spec": body})
     stage.wait(lambda: stage.api.get(f"{path}/{name}")["spec"].get("nodeName"))
 
 
 def remove_foreign(stage: Stage, name: str) -> None:
-    path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}"
+    path = stage.pod_path(name)
     stage.api.delete(path, gracePeriodSeconds=0)
 
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
-    # In use: a plugin gives its GPUs to a pod of others, and an administrator labels the node for
-    # DLJob.
+def test_label_on_a_used_node_gives_no_second_master(stage):
+    # A plugin gives GPUs to another pod, and an administrator labels the node for DLJob.
     offer(stage, 4)
     submit_foreign(stage, "theirs", container=asks("nvidia.com/gpu", "2"))
     operator = stage.start_operator()
@@ -202,15 +195,14 @@ def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
     remove_foreign(stage, "theirs")
     stage.wait_for_phase("job", "Running")
 
-    # A pod that comes later by a blanket toleration and sees the GPUs has them: the job leaves.
+    # A later pod that tolerates everything and sees the GPUs takes them: the job leaves.
     submit_foreign(stage, "late", container=variable("all"))
     stage.wait(lambda: "late asks to see its GPUs" in said(operator))
     stage.wait(lambda: stage.phase("job") != "Running" and not stage.kubelets.pids())
     remove_foreign(stage, "late")
     stage.wait_for_phase("job", "Running")
 
-    # A driver that offers the GPUs has given none away yet: the training goes on, and no new job
-    # comes.
+    # A driver that only offers the GPUs stops no training, but no new job comes.
     spec = {
         "driver": "gpu.nvidia.com",
         "nodeName": A,
@@ -233,9 +225,7 @@ def test_a_label_on_a_node_in_use_gives_nobody_a_second_master(stage):
 
 @pytest.mark.cluster
 @pytest.mark.processes
-def test_a_node_that_is_deleted_and_registers_again_frees_nothing_before_the_proof(
-    control_plane, namespace, tmp_path
-):
+def test_returning_node_frees_nothing_before_the_proof(control_plane, namespace, tmp_path):
     with staged(control_plane, namespace, tmp_path, {A: 4, B: 4}) as stage:
         stage.start_operator()
         stage.submit("job", iterations=10**6, gpus={"options": [4]})
@@ -244,13 +234,13 @@ def test_a_node_that_is_deleted_and_registers_again_frees_nothing_before_the_pro
         (there,) = {A, B} - {here}
         (former,) = stage.kubelets.pids()
         node = stage.api.get(f"/api/v1/nodes/{here}")
-        # Nothing is heard of its kubelet, and its Node is deleted, although the job trains on there.
+        # Its kubelet is silent, and its Node is deleted, although the job still trains there.
         stage.kubelets.silent.add(here)
         stage.api.delete(f"/api/v1/nodes/{here}", gracePeriodSeconds=0)
         stage.wait(lambda: there in str(stage.status("job").get("allocation")))
         stage.wait_for_phase("job", "Running")
-        assert former in stage.kubelets.pids(), "its first pod trains on"
-        # It registers again, from the same start of the machine: a GPU there would have two masters.
+        assert former in stage.kubelets.pids(), "its first pod goes on"
+        # It registers again after the same boot: a GPU there would have two masters.
         stage.submit("next", iterations=10**6, gpus={"options": [4]})
         kept = {name: node["metadata"][name] for name in ("name", "labels")}
         stage.api.post(
@@ -258,7 +248,7 @@ def test_a_node_that_is_deleted_and_registers_again_frees_nothing_before_the_pro
         )
         stage.wait(lambda: f"{former}, which no job accounts for" in why_out(stage, here, "0"))
         stage.wait_for_phase("next", "Queued")
-        # The kubelet is back, and tells what became of the pod that is being deleted.
+        # The kubelet returns, and reports the end of the deleted pod.
         stage.kubelets.silent.remove(here)
         stage.wait_for_phase("next", "Running")
         assert former not in stage.kubelets.pids()

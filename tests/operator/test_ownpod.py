@@ -5,26 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import Stage
 from tests.servers.binaries import find_ferretdb
 from tests.servers.mongo import MongoServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
-        yield stage
-
-
-def test_that_the_store_is_away_and_that_it_is_back_is_told_on_the_pod(
-    stage: Stage, tmp_path: Path
-):
+def test_store_outage_is_reported_on_the_operators_pod(stage: Stage, tmp_path: Path):
     me = socket.gethostname()
     container = {"name": "operator", "image": "dljob-operator"}
     pod = {"metadata": {"name": me}, "spec": {"containers": [container]}}
-    stage.api.post(f"/api/v1/namespaces/{stage.namespace}/pods", pod)
+    stage.api.post(stage.pod_path(), pod)
 
     def told(reason: str) -> str:
         return next((message for why, message in stage.events(me) if why == reason), "")

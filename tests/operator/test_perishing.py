@@ -1,4 +1,4 @@
-"""Checkpoints that end with their pod: the operator and the API server find them by the same template."""
+"""The operator and the API server find checkpoints that end with their pod from the template."""
 
 import json
 from typing import Any
@@ -7,9 +7,8 @@ import pytest
 
 from dljob.control.acting.sidecar_options import on_cluster
 from dljob.core.documents import jobfile
+from tests.servers.api import Json
 from tests.servers.namespaces import make_namespace
-
-Json = dict[str, Any]
 
 EMPTY_DIR = {"name": "saved", "emptyDir": {}}
 EPHEMERAL = {"name": "saved", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
@@ -45,7 +44,7 @@ INNER = [MOUNT, {"name": "inner", "mountPath": "/ckpt/digits/"}]
 CASES = [
     pytest.param(job(), "", id="no path"),
     pytest.param(job("/ckpt/digits"), CONTAINER, id="no volume"),
-    pytest.param(job("/ckpts", [HOST], [MOUNT]), CONTAINER, id="beside a volume"),
+    pytest.param(job("/ckpts", [HOST], [MOUNT]), CONTAINER, id="next to a volume"),
     pytest.param(job("/ckpt", [EMPTY_DIR], [MOUNT]), "the emptyDir volume saved", id="emptyDir"),
     pytest.param(
         job("/ckpt/digits", [EPHEMERAL], [MOUNT]),
@@ -60,11 +59,9 @@ CASES = [
         id="emptyDir below a claim",
     ),
     pytest.param(
-        job("/ckpt/digits", [EMPTY_DIR, CLAIM | {"name": "inner"}], INNER), "", id="and the reverse"
+        job("/ckpt/digits", [EMPTY_DIR, CLAIM | {"name": "inner"}], INNER), "", id="the reverse"
     ),
-    pytest.param(
-        job("/x", [HOST], [MOUNT | {"mountPath": "/"}]), "", id="all of the container is a volume"
-    ),
+    pytest.param(job("/x", [HOST], [MOUNT | {"mountPath": "/"}]), "", id="a volume at the root"),
     pytest.param(job(OWN, [EMPTY_DIR], [MOUNT], env=[AT]), "the emptyDir volume saved", id="named"),
     pytest.param(job(OWN, [HOST], [MOUNT], env=[AT]), "", id="named, on a folder of the node"),
     pytest.param(job(OWN), "", id="named nowhere"),
@@ -75,12 +72,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("document", "place"), CASES)
-def test_what_a_checkpoint_is_on_is_seen_in_the_template(document: Json, place: str):
+def test_place_of_a_checkpoint_follows_from_the_template(document: Json, place: str):
     read = on_cluster(jobfile.parse(document, require_template=True))
     assert read.checkpoint.ends_with_pod == place
 
 
-def test_what_the_file_says_of_a_checkpoint_that_ends_with_its_pod_does_not_count():
+def test_claims_about_a_perishing_checkpoint_do_not_count():
     document = job("/ckpt", [EMPTY_DIR], [MOUNT])
     document["spec"]["checkpoint"] |= {"shared": True, "trusted": True}
     read = on_cluster(jobfile.parse(document, require_template=True)).checkpoint
@@ -88,7 +85,7 @@ def test_what_the_file_says_of_a_checkpoint_that_ends_with_its_pod_does_not_coun
 
 
 @pytest.mark.parametrize("part", [{"volumes": "saved"}, {"volumes": ["saved"]}])
-def test_a_template_that_kubernetes_will_refuse_is_read_all_the_same(part: Json):
+def test_invalid_template_is_read_in_any_case(part: Json):
     document = job("/ckpt", mounts=[MOUNT])
     document["spec"]["template"]["spec"] |= part
     read = on_cluster(jobfile.parse(document, require_template=True))

@@ -1,4 +1,4 @@
-"""Which placeholder pods there shall be, and from when on the GPUs of a node are ours."""
+"""Which placeholder pods shall exist, and when the GPUs of a node are ours."""
 
 import asyncio
 import re
@@ -80,18 +80,18 @@ def placeholder(gpus=8, phase="Running", *, number=0, refused="", deleted=0, ima
         (supply(8, labelled=4), placeholder(4), "offers 8 GPUs, and only 4 are reserved"),
     ],
 )
-def test_gpus_are_ours_only_while_the_placeholder_runs_with_all_of_them(there, pod, why):
+def test_gpus_are_ours_while_placeholders_hold_all(there, pod, why):
     said = why_not_ours(there, [] if pod is None else [pod])
     assert re.search(why, said) if why else said == "", said
 
 
-def test_jobs_leave_where_others_came_first_and_where_a_placeholder_is_deleted():
+def test_jobs_leave_lost_nodes():
     assert is_lost([placeholder(), placeholder(1, "Pending", number=1, refused=TAKEN)])
     assert is_lost([placeholder(deleted=900)])
     assert not is_lost([placeholder(), placeholder(1, "Pending", number=1)])
 
 
-def test_a_gpu_that_is_healthy_again_is_held_by_a_further_placeholder():
+def test_recovered_gpu_gets_another_placeholder():
     first, second = placeholder(7), placeholder(1, number=1)
     assert "8 GPUs, and only 7 are reserved" in why_not_ours(supply(), [first])
     assert steps(first, supplies=[supply()], busy=["n1"]) == [Make("n1", 1, 1)]
@@ -101,11 +101,11 @@ def test_a_gpu_that_is_healthy_again_is_held_by_a_further_placeholder():
     waiting = placeholder(1, "Pending", number=1)
     assert "does not run yet" in why_not_ours(supply(), [first, waiting])
     assert steps(first, waiting, supplies=[supply()], busy=["n1"]) == []
-    # The first one is gone while the second one stays: its name is free again.
+    # The first one is gone while the second one stays: its name is free.
     assert steps(second, supplies=[supply()], busy=[]) == [Make("n1", 7, 0)]
 
 
-def test_a_placeholder_that_is_deleted_holds_on_for_the_jobs_that_are_there():
+def test_deleted_placeholder_waits_for_the_jobs():
     pod = placeholder(deleted=900)
     spec = pod["spec"]
     (hold,) = [each["lifecycle"]["preStop"]["sleep"]["seconds"] for each in spec["containers"]]
@@ -160,14 +160,14 @@ KEPT: list[object] = []
         (placeholder(image="old"), [supply()], [], KEPT),
     ],
 )
-def test_a_node_is_taken_and_given_back_only_when_no_job_is_there(pod, supplies, busy, wanted):
+def test_node_is_taken_or_returned_only_without_jobs(pod, supplies, busy, wanted):
     found = steps(pod, supplies=supplies, busy=busy)
     if isinstance(wanted, str):
         wanted = [Drop(Name(HERE, placeholder_name("n1")), "its-uid", wanted)]
     assert found == wanted
 
 
-def test_a_placeholder_names_its_node_and_does_what_the_strictest_level_asks():
+def test_placeholder_names_its_node_and_is_restricted():
     settings = PlaceholderSettings(image="idle", priority_class="high", pull_secrets=("key",))
     pod = make_placeholder(
         {"name": "n1", "uid": "u"}, Make("n1", 8), namespace=HERE, settings=settings
@@ -186,18 +186,15 @@ def test_a_placeholder_names_its_node_and_does_what_the_strictest_level_asks():
     assert "priorityClassName" not in placeholder()["spec"]
 
 
-def test_no_two_nodes_share_a_name_of_placeholders():
+def test_placeholder_names_are_unique():
     nodes = ["a", "b", "a.b", "n" * 200, "n" * 201, "x" * 39 + "-" + "y", "x" * 39 + ".y"]
     made = {placeholder_name(node) for node in nodes}
     assert len(made) == len(nodes)
     assert max(map(len, made)) <= 63
 
 
-# --- looks where nothing else changes -------------------------------------------------------
-
-
 class Api:
-    """An API server that notes what it is to make and to delete."""
+    """An API server that records creations and deletions."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -228,19 +225,19 @@ def reservations_of(
     )
 
 
-def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes():
+def test_node_that_leaves_the_pool_is_returned():
     api, mirrors = Api(), Mirrors()
     pod = placeholder()
     pod["metadata"]["resourceVersion"] = "1"
     mirrors.pods.show(pod)
     looks: list[bool] = []
-    # The cleanup looks at once whenever it is asked to.
+    # The cleanup looks as soon as it is requested.
     reservations = reservations_of(
         api, mirrors, lambda: looks.append(asyncio.run(reservations.reconcile()))
     )
     for why in ("", "", "it has another label"):
         reservations.note({"n1": why})
-        assert api.deleted == [], "a decision of the cycle before may not be recorded yet"
+        assert api.deleted == [], "the last decision may not be recorded yet"
     reservations.note({"n1": "it has another label"})
     assert api.deleted == [placeholder_name("n1")]
     count = len(looks)
@@ -249,7 +246,7 @@ def test_a_node_that_leaves_the_pool_is_given_back_although_nothing_else_changes
 
 
 @on_loop
-async def test_a_new_leader_looks_at_once_although_nothing_changes():
+async def test_new_leader_looks_at_once():
     there: Any = Api()
     mirrors = Mirrors()
     node = make_node("n1", labels={"dljob.io/pool": ""}, capacity={"nvidia.com/gpu": "8"})

@@ -1,46 +1,38 @@
 """
-Where pods have room, and what a namespace may have: with the real kube-scheduler, and others' pods.
+Pods get nodes with room, and namespaces keep their limits, with the real kube-scheduler and other pods.
 
-One operator plays all stories; each leaves the two nodes, of four GPUs and 64 CPUs, as it found them.
-No other test has nodes of these names, on which what it left would count.
+One operator plays all stories; each leaves the two nodes, of four GPUs and 64 CPUs, as they were.
+Other tests use other node names, so that leftovers do not count there.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.operator.priorities import grant
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import Stage, lasting_stage
+from tests.servers.api import Json
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace, remove_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 ENDLESS = 10**6
 HIGHEST = 10
 MOST = 6
-"""GPUs that the jobs of the namespace may have together."""
+"""GPUs for all jobs of the namespace together."""
 
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder: Path = tmp_path_factory.mktemp("placement")
-    with control_plane.api() as api:
-        namespace = make_namespace(api)
-    with staged(control_plane, namespace, folder, {"room-a": 4, "room-b": 4}) as stage:
-        stage.start_operator(
-            settings={
-                "limits.maxGpus": f"{namespace}={MOST}",
-                "limits.maxPriority": f"*={HIGHEST}",
-                "rules.unscheduledSeconds": "1",
-            }
-        )
+    with lasting_stage(control_plane, tmp_path_factory, {"room-a": 4, "room-b": 4}) as stage:
+        settings = {
+            "limits.maxGpus": f"{stage.namespace}={MOST}",
+            "limits.maxPriority": f"*={HIGHEST}",
+            "rules.unscheduledSeconds": "1",
+        }
+        stage.start_operator(settings=settings)
         yield stage
-    with control_plane.api() as api:
-        remove_namespace(api, namespace)
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +42,8 @@ def _leaves_nothing(stage: Stage) -> Iterator[None]:
         stage.api.delete(stage.path(job["metadata"]["name"]))
     for pod in stage.pods():
         if "dljob.io/job" not in pod["metadata"].get("labels", {}):
-            stage.api.delete(pod_path(stage, pod["metadata"]["name"]), gracePeriodSeconds=0)
+            stage.api.delete(stage.pod_path(pod["metadata"]["name"]), gracePeriodSeconds=0)
     stage.wait(lambda: not stage.api.get(stage.path())["items"] and not stage.pods())
-
-
-def pod_path(stage: Stage, name: str = "") -> str:
-    return f"/api/v1/namespaces/{stage.namespace}/pods" + (f"/{name}" if name else "")
 
 
 def use(stage: Stage, node: str, cpu: str, *, labels: Json | None = None) -> None:
@@ -63,12 +51,12 @@ def use(stage: Stage, node: str, cpu: str, *, labels: Json | None = None) -> Non
     spec = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
     metadata = {"name": f"others-{node}", "labels": labels or {}}
     stage.api.post(
-        pod_path(stage), {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        stage.pod_path(), {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     )
 
 
 def submit(stage: Stage, name: str, *, cpu: str = "", pod: Json | None = None, **spec: Any) -> None:
-    """Submit a job whose pod asks for this amount of CPU, with more in the spec of its pod."""
+    """Submit a job whose pod requests CPU, with more in its spec."""
     document = stage.make_job(name, iterations=ENDLESS)
     document["spec"] |= spec
     template = document["spec"]["template"]["spec"]
@@ -79,13 +67,12 @@ def submit(stage: Stage, name: str, *, cpu: str = "", pod: Json | None = None, *
 
 
 def node_of(stage: Stage, name: str) -> str:
-    status = stage.wait_for_phase(name, "Running")
-    (node,) = status["allocation"]["nodes"]
+    (node,) = stage.wait_for_phase(name, "Running")["allocation"]["nodes"]
     return str(node["name"])
 
 
 def wait_for_reason(stage: Stage, name: str, reason: str) -> str:
-    """Wait until a job's status names this reason for its waiting, and return the sentence."""
+    """Wait until a job's status names this reason for its wait; return the message."""
 
     def told() -> str:
         found = stage.status(name).get("conditions", ())
@@ -102,7 +89,7 @@ def wait_for_reason(stage: Stage, name: str, reason: str) -> str:
     return sentence
 
 
-def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> None:
+def test_simultaneous_jobs_do_not_overfill_a_node(stage: Stage) -> None:
     use(stage, "room-a", "30")
     for number in range(3):
         submit(stage, f"job-{number}", cpu="30", gpus={"options": [1]})
@@ -114,19 +101,12 @@ def test_two_jobs_that_come_together_do_not_overfill_a_node(stage: Stage) -> Non
     assert unscheduled == []
 
 
-def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) -> None:
+def test_pod_refused_by_kube_scheduler_moves(stage: Stage) -> None:
     use(stage, "room-a", "1", labels={"app": "loud"})
-    apart = {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {
-                    "labelSelector": {"matchLabels": {"app": "loud"}},
-                    "topologyKey": "kubernetes.io/hostname",
-                }
-            ]
-        }
-    }
-    # A job that fills a node up gets that node first, so that the node is tried before the other.
+    selector = {"matchLabels": {"app": "loud"}}
+    term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    # A job that fills a node gets it first, so that this node is tried before the other.
     submit(stage, "quiet", gpus={"options": [1]}, pod={"affinity": apart})
     assert node_of(stage, "quiet") == "room-b"
     stage.wait(lambda: any(reason == "Unschedulable" for reason, _ in stage.events("quiet")))
@@ -137,7 +117,7 @@ def test_where_kube_scheduler_refuses_a_pod_it_is_tried_elsewhere(stage: Stage) 
     assert "anti-affinity" in told
 
 
-def test_the_jobs_of_a_namespace_never_have_more_than_it_may(stage: Stage) -> None:
+def test_namespace_never_exceeds_its_limits(stage: Stage) -> None:
     def held() -> int:
         jobs = stage.api.get(stage.path())["items"]
         gpus = sum(job.get("status", {}).get("allocation", {}).get("gpus", 0) for job in jobs)
@@ -160,7 +140,7 @@ def test_the_jobs_of_a_namespace_never_have_more_than_it_may(stage: Stage) -> No
     told = wait_for_reason(stage, "proud", "PriorityNotAllowed")
     assert f"its priority is {HIGHEST + 1}" in told
     assert f"may have at most {HIGHEST}" in told
-    # An administrator's grant holds at once.
+    # A grant of the administrator counts at once.
     grant(stage, HIGHEST + 1)
     stage.wait(lambda: are_running("first", "second", "third", "proud"))
     grant(stage, None)

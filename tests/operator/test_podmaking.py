@@ -1,4 +1,4 @@
-"""Pods are made from the user's template, and nothing of that is lost."""
+"""Pods follow the user's template, and lose nothing of it."""
 
 import copy
 import json
@@ -10,11 +10,11 @@ import yaml
 from dljob.control.situation.status import Booking
 from dljob.core.documents import jobfile
 from dljob.core.model import NodeName, Role
-from dljob.core.problems import WrongDocument
 from dljob.kube import names
 from dljob.operator.podspecs import building
 from dljob.operator.podspecs.building import make_trainer
 from dljob.operator.podspecs.podsettings import GpuAccess, PodSettings
+from dljob_wire.problems import WrongDocument
 from dljob_wire.training import read_training
 
 JOB = """
@@ -60,7 +60,7 @@ HIDDEN = [
     {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
     {"name": "CUDA_VISIBLE_DEVICES", "value": ""},
 ]
-"""These variables keep GPUs out of sight."""
+"""These variables hide GPUs."""
 
 
 def made(change=None, **settings):
@@ -86,10 +86,9 @@ def training_of(command):
     return read_training(option.removeprefix("--training="))
 
 
-def test_what_its_user_wrote_is_all_there():
+def test_users_template_is_kept():
     pod = made()
-    template = yaml.safe_load(JOB)["spec"]["template"]
-    spec, wanted = pod["spec"], template["spec"]
+    spec, wanted = pod["spec"], yaml.safe_load(JOB)["spec"]["template"]["spec"]
     for name in ("serviceAccountName", "securityContext", "nodeSelector"):
         assert spec[name] == wanted[name]
     for name in ("tolerations", "volumes"):
@@ -106,7 +105,7 @@ def test_what_its_user_wrote_is_all_there():
     assert pod["metadata"]["annotations"]["note"] == "ours"
 
 
-def test_the_sidecar_is_what_starts_and_the_training_what_it_starts():
+def test_sidecar_starts_and_runs_the_training():
     command = trainer(made())["command"]
     assert command[:2] == ["/dljob/sidecar-start", "run"]
     assert command[command.index("--") + 1 :] == ["python", "train.py", "--data", "/data"]
@@ -115,7 +114,7 @@ def test_the_sidecar_is_what_starts_and_the_training_what_it_starts():
     assert training_of(command).checkpoint.timeout_seconds == 90
 
 
-def test_memory_for_checkpoints_is_a_volume_in_the_memory_of_the_pod():
+def test_checkpoint_memory_is_a_volume():
     def hold_in_memory(spec):
         spec["checkpoint"] = {
             "signal": "SIGUSR1",
@@ -134,13 +133,12 @@ def test_memory_for_checkpoints_is_a_volume_in_the_memory_of_the_pod():
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "4096Mi"}
     mount = {"name": volume["name"], "mountPath": "/dljob-checkpoints"}
     assert mount in trainer(pod)["volumeMounts"]
-    command = trainer(pod)["command"]
-    saving = training_of(command).checkpoint
+    saving = training_of(trainer(pod)["command"]).checkpoint
     assert (saving.memory_bytes, saving.memory_path) == (4 << 30, "/dljob-checkpoints")
 
 
-def test_a_pattern_is_no_variable_of_kubernetes():
-    assert training_of(trainer(made())["command"]).progress_log.endswith("$$(x)")
+def test_pattern_is_escaped_for_kubernetes():
+    assert training_of(trainer(made())["command"]).progress.log.endswith("$$(x)")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_a_pattern_is_no_variable_of_kubernetes():
         {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
     ],
 )
-def test_an_affinity_that_is_there_but_empty_was_left_out(affinity):
+def test_empty_affinity_counts_as_none(affinity):
     def leave_empty(spec):
         spec["template"]["spec"]["affinity"] = affinity
 
@@ -164,7 +162,7 @@ def test_an_affinity_that_is_there_but_empty_was_left_out(affinity):
     }
 
 
-def test_each_alternative_of_its_users_names_the_node():
+def test_each_alternative_of_the_user_names_the_node():
     affinity = made()["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     here = {"key": "metadata.name", "operator": "In", "values": ["node-7"]}
@@ -173,7 +171,7 @@ def test_each_alternative_of_its_users_names_the_node():
     assert "nodeName" not in made()["spec"]
 
 
-def test_it_stays_where_nothing_is_heard_of_the_node_unless_its_user_says_for_how_long():
+def test_pod_stays_on_a_silent_node_unless_its_user_limits_that():
     away = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     ours = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in away]
     assert [each for each in made()["spec"]["tolerations"] if each in ours] == ours
@@ -191,7 +189,7 @@ def test_it_stays_where_nothing_is_heard_of_the_node_unless_its_user_says_for_ho
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, 120), (30, 120), (600, 600)])
-def test_the_kubelet_waits_for_checkpoint_and_grace(asked, given):
+def test_kubelet_waits_for_checkpoint_and_grace(asked, given):
     def ask(spec):
         if asked is not None:
             spec["template"]["spec"]["terminationGracePeriodSeconds"] = asked
@@ -199,7 +197,7 @@ def test_the_kubelet_waits_for_checkpoint_and_grace(asked, given):
     assert made(ask)["spec"]["terminationGracePeriodSeconds"] == given
 
 
-def test_it_belongs_to_its_job_and_stays_until_its_end_is_proven():
+def test_pod_belongs_to_its_job_until_its_end_is_proven():
     metadata = made()["metadata"]
     (owner,) = metadata["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == ("5D0E-11", True)
@@ -209,7 +207,7 @@ def test_it_belongs_to_its_job_and_stays_until_its_end_is_proven():
 
 
 @pytest.mark.parametrize("length", [1, 47, 48, 49, 63])
-def test_names_are_names_and_no_two_are_one(length):
+def test_pod_names_are_valid_and_unique(length):
     stems = ["a" * (length - 1) + end for end in "bc"]
     made = [building.trainer_name(stem, serial) for stem in stems for serial in (1, 2**40)]
     assert len(set(made)) == 4
@@ -217,7 +215,7 @@ def test_names_are_names_and_no_two_are_one(length):
 
 
 @pytest.mark.parametrize("mark", ["cdi.k8s.io/gpus", "nvidia.cdi.k8s.io/container.board"])
-def test_no_template_gives_a_container_devices_by_an_annotation(mark):
+def test_template_with_device_annotations_is_refused(mark):
     def ask(spec):
         spec["template"]["metadata"]["annotations"][mark] = "nvidia.com/gpu=all"
 
@@ -225,7 +223,7 @@ def test_no_template_gives_a_container_devices_by_an_annotation(mark):
         made(ask)
 
 
-def test_gpus_are_hidden_from_all_but_the_trainer():
+def test_gpus_are_hidden_from_other_containers():
     def add_side_car(spec):
         beside = {"name": "proxy", "image": "cuda", "restartPolicy": "Always"}
         spec["template"]["spec"]["initContainers"].append(beside)
@@ -237,7 +235,7 @@ def test_gpus_are_hidden_from_all_but_the_trainer():
         assert [each["value"] for each in shown] == [value], container["name"]
 
 
-def test_gpus_are_seen_by_an_annotation_for_the_trainer_alone_where_that_is_set():
+def test_cdi_annotation_shows_gpus_to_the_trainer_only():
     pod = made(gpu_access=GpuAccess.CDI)
     assert pod["metadata"]["annotations"]["nvidia.cdi.k8s.io/container.trainer"] == (
         "nvidia.com/gpu=all"
@@ -250,7 +248,7 @@ def test_gpus_are_seen_by_an_annotation_for_the_trainer_alone_where_that_is_set(
     assert not any("cdi.k8s.io" in mark for mark in virtual["metadata"]["annotations"])
 
 
-def test_gpus_are_seen_by_a_claim_of_the_trainer_alone_where_that_is_set():
+def test_admin_claim_shows_gpus_to_the_trainer_only():
     def claim_more(spec):
         inner = spec["template"]["spec"]
         inner["resourceClaims"] = [{"name": "net", "resourceClaimName": "nic"}]
@@ -269,7 +267,7 @@ def test_gpus_are_seen_by_a_claim_of_the_trainer_alone_where_that_is_set():
     assert "resourceClaims" not in virtual["spec"]
 
 
-def test_the_sidecar_leaves_its_last_state_where_the_pod_says_that_the_kubelet_reads():
+def test_last_report_is_written_where_the_kubelet_reads():
     def change(spec):
         spec["template"]["spec"]["containers"][0]["terminationMessagePath"] = "/out/$(X)"
 
@@ -305,7 +303,7 @@ def made_on(runtime: str, kubelet: str = "v1.36.0", **settings: Any) -> dict[str
         ("", "", False),
     ],
 )
-def test_the_sidecar_comes_by_an_image_volume_where_the_node_has_them(runtime, kubelet, by_volume):
+def test_sidecar_comes_by_an_image_volume_where_possible(runtime, kubelet, by_volume):
     pod = made_on(runtime, kubelet)
     spec, container = pod["spec"], trainer(pod)
     (volume,) = [each for each in spec["volumes"] if each["name"] == "dljob-sidecar"]
@@ -314,7 +312,7 @@ def test_the_sidecar_comes_by_an_image_volume_where_the_node_has_them(runtime, k
     installers = [each for each in spec["initContainers"] if each["image"] == "sidecar:9"]
     if by_volume:
         assert volume["image"] == {"reference": "sidecar:9"}
-        # Files on a volume that is mounted from an image cannot be executed directly.
+        # Files on an image volume are not executable.
         assert container["command"][:2] == ["/bin/sh", "/dljob/sidecar/sidecar-start"]
         assert installers == []
         assert not any("emptyDir" in each for each in spec["volumes"])
@@ -324,7 +322,7 @@ def test_the_sidecar_comes_by_an_image_volume_where_the_node_has_them(runtime, k
         assert len(installers) == 1
 
 
-def test_what_makes_clusters_smaller_and_a_mesh_leave_a_training_alone():
+def test_autoscalers_and_meshes_leave_a_training_alone():
     notes = made()["metadata"]["annotations"]
     assert notes["karpenter.sh/do-not-disrupt"] == "true"
     assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
@@ -337,17 +335,18 @@ def test_what_makes_clusters_smaller_and_a_mesh_leave_a_training_alone():
     assert made(differ)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
 
 
-def test_auxiliaries_see_no_gpus_whatever_their_image_says():
+def test_auxiliaries_see_no_gpus_in_any_image():
     spec: dict[str, list[dict[str, object]]] = {
         "initContainers": [{"name": "fetch", "image": "f"}],
         "containers": [{"name": "ps", "image": "cuda", "env": [{"name": "A", "value": "1"}]}],
     }
     document = yaml.safe_load(JOB)
     role = Role(name="ps", replicas=2, template={"spec": spec})
-    for pod in building.make_auxiliaries(document, [role]):
+    for number in range(2):
+        pod = building.make_auxiliary(document, role, number=number)
         for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
             assert container["env"][-2:] == HIDDEN
-    assert "env" not in spec["initContainers"][0], "what the user wrote is not changed"
+    assert "env" not in spec["initContainers"][0], "the user's template is unchanged"
 
 
 def make_server(template: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -358,7 +357,7 @@ def make_server(template: dict[str, Any], status: dict[str, Any] | None = None) 
     return spec
 
 
-def test_auxiliaries_prefer_the_nodes_where_their_job_has_most_gpus():
+def test_auxiliaries_prefer_the_nodes_of_their_job():
     nodes = [{"name": "n1", "gpuIds": [0]}, {"name": "n2", "gpuIds": [0, 1, 2]}]
     spec = make_server({}, {"allocation": {"gpus": 4, "nodes": nodes}})
     preferred = spec["affinity"]["nodeAffinity"][building.PREFERRED]
@@ -374,7 +373,7 @@ def test_auxiliaries_prefer_the_nodes_where_their_job_has_most_gpus():
         "nonsense",
     ],
 )
-def test_what_the_user_prefers_of_an_auxiliary_is_left_as_it_is(affinity):
+def test_users_preference_for_an_auxiliary_is_kept(affinity):
     nodes = [{"name": "n1", "gpuIds": [0]}]
     spec = make_server({"affinity": affinity}, {"allocation": {"gpus": 1, "nodes": nodes}})
     assert spec["affinity"] == affinity
@@ -382,7 +381,7 @@ def test_what_the_user_prefers_of_an_auxiliary_is_left_as_it_is(affinity):
 
 
 def checkpoints_in(path: str, *variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the SideCar's options and the variables of a trainer that saves itself in ``path``."""
+    """The SideCar's options and the variables of a trainer with its checkpoint in ``path``."""
 
     def change(spec):
         spec["checkpoint"]["path"] = path
@@ -392,13 +391,13 @@ def checkpoints_in(path: str, *variables: dict[str, str]) -> tuple[list[str], di
     return container["command"], {each["name"]: each.get("value", "") for each in container["env"]}
 
 
-def test_a_path_may_refer_to_the_folder_that_the_container_names():
+def test_checkpoint_path_may_use_a_variable_of_the_container():
     own = {"name": "DLJOB_CHECKPOINT_DIR", "value": "/ckpt/a"}
     command, variables = checkpoints_in("$(DLJOB_CHECKPOINT_DIR)/latest", own)
     assert variables["DLJOB_CHECKPOINT_DIR"] == "/ckpt/a"
     assert training_of(command).checkpoint.path == "/ckpt/a/latest"
 
 
-def test_a_folder_that_nothing_names_is_refused_with_the_remedy():
+def test_undefined_checkpoint_folder_is_refused_with_the_remedy():
     with pytest.raises(WrongDocument, match="set DLJOB_CHECKPOINT_DIR in the env of the container"):
         checkpoints_in("$(DLJOB_CHECKPOINT_DIR)")

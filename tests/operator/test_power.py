@@ -1,9 +1,9 @@
 """
-How much the operator's own account may do: the real API server is asked rule by rule.
+The rights of the operator's own account: each rule is tested on a real API server.
 
-RBAC grants verbs on whole kinds, since the names of jobs' pods are not known beforehand. The admission
-policies say which objects are meant. Each rule is asked for what it lets through, too: an expression
-that refuses everything would pass the other half.
+RBAC grants verbs on whole kinds, since the names of jobs' pods are unknown; the admission policies
+choose the objects. Each rule is also tested with a request that it allows: an expression that
+refuses everything would pass the other tests.
 """
 
 import copy
@@ -19,13 +19,12 @@ from dljob.operator.nodes import placeholders
 from dljob.operator.podspecs import podsettings
 from tests.operator.manifests import make_manifest, path_of
 from tests.operator.stages import wait_until
-from tests.servers.api import Api, Refused
+from tests.servers.api import Api, Json, Refused
 from tests.servers.namespaces import make_namespace, remove_namespace
 from tests.servers.nodes import add_nodes, make_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 Change = Callable[[Json], object]
 
 HOME = "dljob-system"
@@ -33,7 +32,7 @@ ADMIN_PATH = "/api/v1/namespaces/{}/pods/{}"
 
 
 class Ground:
-    """A namespace with a job, a pod of that job, a pod of others, a node; and both kinds of clients."""
+    """A namespace with a job, its pod, another pod and a node, and clients of both accounts."""
 
     def __init__(self, admin: Api, operator: Api, namespace: str) -> None:
         self.admin, self.operator, self.namespace = admin, operator, namespace
@@ -41,7 +40,7 @@ class Ground:
         self.foreign = admin.post(self.pods(), pod("foreign"))
 
     def make_job(self, name: str, **spec: Any) -> Json:
-        """Submit a job, once the policies know what a DLJob is, which the API server learns earlier."""
+        """Submit a job; the policies know DLJobs a moment later than the API server."""
 
         def made() -> Json | None:
             try:
@@ -69,7 +68,7 @@ class Ground:
         return document
 
     def why_not(self, act: Callable[[Api], object]) -> str:
-        """Say why the operator may not do this; empty if it may."""
+        """The reason why the operator may not do this; empty if it may."""
         try:
             act(self.operator)
         except Refused as refused:
@@ -93,7 +92,7 @@ def ground(installed):
     with installed.api() as admin, Api(kubeconfig) as operator:
         add_nodes(admin, [make_node("power-a", labels={"dljob.io/pool": ""})])
         ground = Ground(admin, operator, make_namespace(admin))
-        # Each policy comes into force by itself, a moment after it was installed.
+        # Each policy comes into force a moment after it was installed.
         dry = {"dryRun": "All"}
         wait_until(
             lambda: "controls" in ground.why_not(lambda a: a.post(ground.pods(), pod("p"), **dry))
@@ -137,7 +136,7 @@ UNCONTROLLED: list[Change] = [
 
 
 @pytest.mark.story
-def test_it_makes_the_pods_of_jobs_and_no_pod_that_no_job_controls(ground):
+def test_operator_makes_only_pods_that_a_job_controls(ground):
     document = ground.pod_of_job("made")
     assert not ground.why_not(lambda api: api.post(ground.pods(), document, dryRun="All"))
     for change in UNCONTROLLED:
@@ -147,7 +146,7 @@ def test_it_makes_the_pods_of_jobs_and_no_pod_that_no_job_controls(ground):
         assert "only pods that a DLJob controls" in why, why
 
 
-def test_it_makes_no_pod_where_a_pod_may_do_everything(ground):
+def test_operator_makes_no_pod_in_privileged_places(ground):
     document = ground.pod_of_job("made")
     path = ADMIN_PATH.format("kube-system", "").rstrip("/")
     why = ground.why_not(lambda api: api.post(path, document, dryRun="All"))
@@ -191,7 +190,7 @@ PLACEHOLDERS: list[tuple[Change, str]] = [
 ]
 
 
-def test_of_placeholders_it_makes_what_does_nothing_and_at_home_only(ground, placeholder):
+def test_operator_makes_only_harmless_placeholders_at_home(ground, placeholder):
     path = ADMIN_PATH.format(HOME, "").rstrip("/")
     for change, why in PLACEHOLDERS:
         changed = copy.deepcopy(placeholder)
@@ -231,7 +230,7 @@ def changes_of_pod(ours: Json) -> list[Json]:
     ]
 
 
-def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_and_annotation_only(ground, ours):
+def test_operator_changes_only_its_finalizer_and_annotation(ground, ours):
     def why_not(change: Json) -> str:
         return str(ground.why_not(lambda api: api.merge(ground.pods("ours"), change, dryRun="All")))
 
@@ -241,7 +240,7 @@ def test_of_a_pod_of_a_job_it_changes_its_own_finalizer_and_annotation_only(grou
         assert "changes nothing" in why_not(change), change
 
 
-def test_it_neither_changes_nor_deletes_pods_of_others(ground, ours):
+def test_operator_neither_changes_nor_deletes_other_pods(ground, ours):
     claim = {
         "metadata": {
             "labels": ours["metadata"]["labels"],
@@ -260,7 +259,7 @@ def test_it_neither_changes_nor_deletes_pods_of_others(ground, ours):
 # --- jobs
 
 
-def test_of_a_job_it_writes_the_status_and_its_own_finalizer(ground):
+def test_operator_writes_only_status_and_finalizer_of_jobs(ground):
     path = path_of(ground.namespace, "it")
 
     def why_not(path: str, change: Json) -> str:
@@ -277,7 +276,7 @@ def test_of_a_job_it_writes_the_status_and_its_own_finalizer(ground):
         assert "its own finalizer, and nothing else" in why_not(path, change), change
 
 
-def test_it_deletes_jobs_that_have_ended_and_asked_for_it(ground):
+def test_operator_deletes_only_ended_jobs_with_a_ttl(ground):
     for name, seconds, phase, may_go in (
         ("runs", 0, "Running", False),
         ("stays", None, "Completed", False),
@@ -291,7 +290,7 @@ def test_it_deletes_jobs_that_have_ended_and_asked_for_it(ground):
         assert may_go or "deletes only jobs that have ended" in why
 
 
-# --- Events, Leases, and what RBAC itself refuses
+# --- Events, Leases, and RBAC's own refusals
 
 
 def event(ground: Ground, component: str) -> Json:
@@ -307,7 +306,7 @@ def event(ground: Ground, component: str) -> Json:
     }
 
 
-def test_it_writes_its_own_events(ground):
+def test_operator_writes_only_its_own_events(ground):
     path = f"/api/v1/namespaces/{ground.namespace}/events"
     ground.operator.post(path, event(ground, "dljob-operator"))
     why = ground.why_not(lambda api: api.post(path, event(ground, "kubelet")))
@@ -319,7 +318,7 @@ def test_it_writes_its_own_events(ground):
     assert not ground.why_not(lambda api: api.merge(f"{path}/it.dljob-operator", {"count": 2}))
 
 
-def test_it_has_one_lease(ground):
+def test_operator_has_one_lease(ground):
     path = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases"
     lease = {"metadata": {"name": "another"}, "spec": {"holderIdentity": "me"}}
     why = ground.why_not(lambda api: api.post(path, lease, dryRun="All"))
@@ -329,7 +328,7 @@ def test_it_has_one_lease(ground):
     assert not ground.why_not(lambda api: api.post(path, own, dryRun="All"))
 
 
-def test_it_neither_touches_a_node_nor_reads_a_secret_nor_speaks_for_others(ground):
+def test_operator_has_no_rights_on_nodes_secrets_and_accounts(ground):
     secret = {"metadata": {"name": "theirs"}, "stringData": {"a": "b"}}
     secrets = f"/api/v1/namespaces/{ground.namespace}/secrets"
     ground.admin.post(secrets, secret)
@@ -362,12 +361,12 @@ def test_it_neither_touches_a_node_nor_reads_a_secret_nor_speaks_for_others(grou
         assert re.search("forbidden: User .* cannot ", why), why
 
 
-# --- who cordons GPUs
+# --- cordons of GPUs
 
 
 @pytest.fixture
 def warden(installed, ground):
-    """Kubectl of one who has been given dljob-gpus-edit, and nothing else."""
+    """Kubectl of an account with dljob-gpus-edit only."""
     kubectl = installed.kubectl
     if kubectl.try_to("get", "serviceaccount", "warden", "-n", "default").code:
         kubectl("create", "serviceaccount", "warden", "-n", "default")
@@ -390,7 +389,7 @@ OTHER_CHANGES: list[Json] = [
 ]
 
 
-def test_who_may_cordon_gpus_changes_their_annotations_and_nothing_else(installed, warden):
+def test_gpu_editor_changes_only_its_annotations(installed, warden):
     installed.kubectl("annotate", "node", "power-a", "kept=x", "--overwrite")
     wait_until(lambda: not warden.try_to("get", "node", "power-a").code)
     patch = ("patch", "node", "power-a", "--type=merge", "--dry-run=server", "-p")
@@ -400,4 +399,4 @@ def test_who_may_cordon_gpus_changes_their_annotations_and_nothing_else(installe
         assert (said.code == 0) is is_let, said.err
         assert is_let or "is for dljob gpu cordon" in said.err
         told = installed.kubectl.try_to(*patch, json.dumps(change))
-        assert told.code == 0, "an administrator changes what he likes"
+        assert told.code == 0, "an administrator may change all"

@@ -1,6 +1,4 @@
-"""
-Progress is published when users see a difference; a failure to publish it ends nothing, unless another operator leads by now.
-"""
+"""Progress is published when users see a difference; only a new leader ends the publisher."""
 
 import asyncio
 import logging
@@ -22,7 +20,7 @@ PATIENCE_S = 240.0
 
 
 class Broken:
-    """A scene that cannot be looked at."""
+    """A scene that raises at each look."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -61,7 +59,7 @@ def publish(error: Exception, looks: int) -> None:
     asyncio.run(story())
 
 
-def test_what_cannot_be_shown_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture):
+def test_failure_is_logged_once_and_retried(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.ERROR):
         publish(ValueError("no such number"), looks=5)
     assert [record.message for record in caplog.records] == [
@@ -69,13 +67,13 @@ def test_what_cannot_be_shown_is_told_once_and_tried_again(caplog: pytest.LogCap
     ]
 
 
-def test_who_no_longer_leads_publishes_no_more():
+def test_former_leader_stops_publishing():
     with pytest.raises(Fenced):
         publish(Fenced("another operator leads"), looks=1000)
 
 
 class Figures:
-    """Keeps what is published."""
+    """Keeps all published figures."""
 
     def __init__(self) -> None:
         self.published: list[Status] = []
@@ -85,11 +83,11 @@ class Figures:
 
 
 HOURS = 40 * 3600.0
-"""The length of a job, of which a hundredth is more than five minutes."""
+"""A job for which a hundredth takes more than five minutes."""
 
 
-def writes_of_an_hour(speed_at: Callable[[float], float], length: float = HOURS) -> int:
-    """Play an hour of a job that trains at this speed, and count the writes."""
+def writes_of_an_hour(speed_at: Callable[[float], float], length: float) -> int:
+    """Play an hour of a job at this speed; count the writes."""
     figures, now = Figures(), [0.0]
     job = scenes.cast("a", {"n0": (0,)}, phase=Phase.RUNNING, iterations_total=length)
     scene = scenes.make_scene(job)
@@ -115,17 +113,14 @@ def writes_of_an_hour(speed_at: Callable[[float], float], length: float = HOURS)
     return len(figures.published)
 
 
-def test_a_steady_job_is_published_every_five_minutes():
-    assert writes_of_an_hour(lambda _: 1.0) == 11
-
-
-def test_each_hundredth_of_a_job_is_published():
-    assert writes_of_an_hour(lambda _: 1.0, length=10_000.0) == 35
-
-
-def test_a_speed_that_changes_is_published_within_a_minute():
-    assert writes_of_an_hour(lambda now: 1.0 if now < 610 else 2.0) == 12
-
-
-def test_a_job_that_stands_still_is_not_published():
-    assert writes_of_an_hour(lambda _: 0.0) == 0
+@pytest.mark.parametrize(
+    ("speed_at", "length", "writes"),
+    [
+        pytest.param(lambda _: 1.0, HOURS, 11, id="steady: every five minutes"),
+        pytest.param(lambda _: 1.0, 10_000.0, 35, id="short: each hundredth"),
+        pytest.param(lambda now: 1.0 if now < 610 else 2.0, HOURS, 12, id="new speed: in a minute"),
+        pytest.param(lambda _: 0.0, HOURS, 0, id="no progress"),
+    ],
+)
+def test_pace_follows_visible_changes(speed_at, length, writes):
+    assert writes_of_an_hour(speed_at, length) == writes

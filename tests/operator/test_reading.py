@@ -1,4 +1,4 @@
-"""The meaning of nodes and pods: above all, which facts prove that a pod has ended."""
+"""The meaning of nodes and pods, above all what proves that a pod has ended."""
 
 import pytest
 
@@ -67,12 +67,12 @@ COLLECTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionB
         (pod("Running", unknown()), False),
     ],
 )
-def test_only_the_kubelets_word_proves_an_end(document, proof):
+def test_only_the_kubelet_proves_an_end(document, proof):
     assert (read_pod(KEY, document, node=node(), uid="uid").phase is PodPhase.ENDED) is proof
 
 
 def beside(kind="containers", **container):
-    """A pod whose trainer has ended well while another container runs."""
+    """A pod whose trainer has ended well while another container still runs."""
     document = pod("Running", ended(0))
     statuses = "containerStatuses" if kind == "containers" else "initContainerStatuses"
     document["status"].setdefault(statuses, []).append({"name": "beside", "state": RUNNING})
@@ -90,39 +90,35 @@ def beside(kind="containers", **container):
         (pod("Failed", ended(1), initContainerStatuses=[{"name": "x", "state": RUNNING}]), False),
     ],
 )
-def test_a_pod_has_ended_when_every_container_that_could_see_a_gpu_has(document, proof):
+def test_pod_has_ended_when_all_gpu_containers_have(document, proof):
     assert (read_pod(KEY, document, node=node(), uid="uid").phase is PodPhase.ENDED) is proof
 
 
-def test_a_container_with_the_devices_of_its_host_could_see_gpus():
-    spec = {
-        "volumes": [
-            {"name": "devices", "hostPath": {"path": "/dev/"}},
-            {"name": "data", "hostPath": {"path": "/data"}},
-        ],
-        "containers": [
-            {"name": "trainer"},
-            {"name": "all", "volumeMounts": [{"name": "devices", "mountPath": "/x"}]},
-            {"name": "none", "volumeMounts": [{"name": "data", "mountPath": "/x"}]},
-        ],
-    }
+def test_container_with_host_devices_could_see_gpus():
+    paths = {"devices": "/dev/", "data": "/data"}
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()]
+    others = [
+        {"name": name, "volumeMounts": [{"name": volume, "mountPath": "/x"}]}
+        for name, volume in (("all", "devices"), ("none", "data"))
+    ]
+    spec = {"volumes": volumes, "containers": [{"name": "trainer"}, *others]}
     assert seeing_containers(spec) == {"trainer", "all"}
 
 
-def test_a_machine_that_is_said_to_be_gone_runs_nothing():
+def test_machine_declared_gone_runs_nothing():
     out = node(ready="Unknown", spec={"taints": [{"key": OUT_OF_SERVICE}]})
     for gone in (None, out):
         assert read_pod(KEY, pod("Running", RUNNING), node=gone, uid="uid").phase is PodPhase.ENDED
 
 
-def test_a_node_that_is_not_heard_of_is_lost_and_its_pods_with_it():
+def test_silent_node_and_its_pods_are_lost():
     lost = node(ready="Unknown")
     assert read_node(lost, Pool()) is None
     found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=lost, uid="uid")
     assert (found.phase, found.reason) == (PodPhase.LOST, "NodeLost")
 
 
-def test_what_is_on_a_node_that_is_not_ready_goes_on():
+def test_pods_on_an_unready_node_go_on():
     starting = node(ready="False")
     assert read_pod(
         KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=starting, uid="uid"
@@ -130,14 +126,14 @@ def test_what_is_on_a_node_that_is_not_ready_goes_on():
     assert read_pod(KEY, pod("Failed", ended(1)), node=starting, uid="uid").phase is PodPhase.ENDED
 
 
-def test_who_runs_is_dialled_by_the_name_of_its_job():
+def test_running_pod_is_dialled_by_the_name_of_its_job():
     found = read_pod(KEY, pod("Running", RUNNING, podIP="10.0.0.1"), node=node(), uid="ABC-1")
     assert found.phase is PodPhase.UP
     assert found.address is not None
     assert (found.address.host, found.address.name) == ("10.0.0.1", "abc-1.job.dljob")
 
 
-def test_nodes_are_read_by_their_labels_and_ours_go_first():
+def test_own_labels_of_a_node_win():
     labels = {"nvidia.com/gpu.product": "NVIDIA-A100", "dljob.io/gpu-type": "A100"}
     found = read_node(node(labels=labels), Pool())
     assert found is not None
@@ -150,7 +146,7 @@ def test_nodes_are_read_by_their_labels_and_ours_go_first():
 @pytest.mark.parametrize(
     ("pool", "is_in"), [(Pool(), True), (Pool(value="a"), False), (Pool(label="other"), False)]
 )
-def test_the_pool_is_chosen_by_a_label(pool, is_in):
+def test_label_chooses_the_pool(pool, is_in):
     assert (read_node(node(), pool) is not None) is is_in
 
 
@@ -168,7 +164,7 @@ def test_the_pool_is_chosen_by_a_label(pool, is_in):
         ({"ready": "False"}, (), "its node is not ready"),
     ],
 )
-def test_what_is_left_out_is_left_out_with_its_reason(given, usable, why):
+def test_unavailable_gpus_have_a_reason(given, usable, why):
     found = read_node(node(**given), Pool())
     assert found is not None
     assert found.usable == usable

@@ -1,4 +1,4 @@
-"""The remedies for a pod that is refused, for the refusals that need more than a template."""
+"""The remedies for refused pods, for refusals that concern more than a template."""
 
 import pytest
 
@@ -46,7 +46,7 @@ from dljob.operator.pods.remedies import RefusalKind, find_remedy
         ),
     ],
 )
-def test_the_remedy_follows_from_who_refuses(message: str, kind: RefusalKind, part: str):
+def test_remedy_follows_from_the_refusal(message: str, kind: RefusalKind, part: str):
     refusal = find_remedy(Rejected(403, {"message": message}))
     assert refusal.kind is kind
     assert part in refusal.remedy

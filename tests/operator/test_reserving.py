@@ -1,17 +1,14 @@
-"""Nodes that keep their device plugin: taken one by one, and given back, with kube-scheduler's word."""
-
-from typing import Any
+"""Nodes with their device plugin: taken one by one, and returned, with the real kube-scheduler."""
 
 import pytest
 
 from dljob.operator.nodes.placeholders import held_by, is_placeholder, node_of
 from tests.operator.stages import TAINT, Stage, staged
 from tests.operator.test_gpus import said
-from tests.servers.api import Refused
+from tests.servers.api import Json, Refused
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 A, B = "gpu-a", "gpu-b"
 RESERVE = {"pool.mode": "reserve"}
 
@@ -23,15 +20,15 @@ def stage(control_plane, namespace, tmp_path):
             offer(stage, node, 4)
         yield stage
         for pod in stage.pods():
-            # A pod that stays bound would count on the next test's node of the same name.
+            # The next test's node of this name would count a pod that stays bound.
             if "ownerReferences" not in pod["metadata"] or is_placeholder(pod):
                 delete_if_there(stage, pod["metadata"]["name"])
 
 
 def delete_if_there(stage: Stage, name: str) -> None:
-    """Delete a pod, unless the operator, which goes on until the stage ends, has deleted it before."""
+    """Delete a pod that the operator may have deleted before."""
     try:
-        stage.api.delete(pods_path(stage, name), gracePeriodSeconds=0)
+        stage.api.delete(stage.pod_path(name), gracePeriodSeconds=0)
     except Refused as refused:
         if refused.code != 404:
             raise
@@ -44,31 +41,25 @@ def offer(stage: Stage, node: str, gpus: int) -> None:
 
 
 def submit_foreign(stage: Stage, name: str, node: str, gpus: int) -> None:
-    """Let a pod of another owner ask Kubernetes for GPUs of a node."""
+    """Submit a pod of another owner that requests GPUs of a node."""
     amounts = {"nvidia.com/gpu": str(gpus)}
     container = {"name": "c", "image": "c", "resources": {"limits": amounts}}
-    selector = {"kubernetes.io/hostname": node}
-    spec = {"containers": [container], "nodeSelector": selector}
-    stage.api.post(pods_path(stage), {"metadata": {"name": name}, "spec": spec})
-
-
-def pods_path(stage: Stage, name: str = "") -> str:
-    base = f"/api/v1/namespaces/{stage.namespace}/pods"
-    return f"{base}/{name}" if name else base
+    spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node}}
+    stage.api.post(stage.pod_path(), {"metadata": {"name": name}, "spec": spec})
 
 
 def is_bound(stage: Stage, name: str) -> bool:
-    return bool(stage.api.get(pods_path(stage, name))["spec"].get("nodeName"))
+    return bool(stage.api.get(stage.pod_path(name))["spec"].get("nodeName"))
 
 
 def is_refused(stage: Stage, name: str) -> bool:
-    status = stage.api.get(pods_path(stage, name))["status"]
+    status = stage.api.get(stage.pod_path(name))["status"]
     messages = [each.get("message", "") for each in status.get("conditions", ())]
     return any("Insufficient nvidia.com/gpu" in message for message in messages)
 
 
 def held(stage: Stage) -> dict[str, int]:
-    """How many GPUs of each node placeholders hold that run."""
+    """The GPUs of each node that running placeholders hold."""
     gpus: dict[str, int] = {}
     for pod in stage.pods():
         is_leaving = "deletionTimestamp" in pod["metadata"]
@@ -83,9 +74,7 @@ def nodes_of(stage: Stage, job: str) -> list[str]:
 
 
 def trainers_on(stage: Stage, node: str) -> list[str]:
-    """
-    Return the SideCars that live on a node, even if the API server says that their pods ended.
-    """
+    """The living SideCars on a node, even if the API server says that their pods ended."""
     there = {p["metadata"]["name"] for p in stage.pods() if p["spec"].get("nodeName") == node}
     return sorted(there & stage.kubelets.pids().keys())
 
@@ -94,12 +83,12 @@ def only(count: int) -> Json:
     return {"options": [count]}
 
 
-def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is_there(stage):
+def test_node_is_reserved_and_returned(stage):
     submit_foreign(stage, "theirs", B, 1)
     stage.wait(lambda: is_bound(stage, "theirs"))
     operator = stage.start_operator(settings=RESERVE)
 
-    # Taken node by node: what others have is waited for, with a reason.
+    # Nodes are taken one by one; GPUs of other pods are waited for, with a reason.
     stage.submit("first", iterations=10**6, gpus=only(4))
     stage.wait_for_phase("first", "Running")
     assert nodes_of(stage, "first") == [A]
@@ -109,29 +98,29 @@ def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is
     told = "4 are out of service (gpu-b:"
     stage.wait(lambda: told in stage.status("second").get("message", ""))
     stage.wait(lambda: "node gpu-b gets no jobs" in said(operator))
-    stage.api.delete(pods_path(stage, "theirs"), gracePeriodSeconds=0)
+    stage.api.delete(stage.pod_path("theirs"), gracePeriodSeconds=0)
     stage.wait_for_phase("second", "Running")
     assert (nodes_of(stage, "second"), held(stage)) == ([B], {A: 4, B: 4})
 
-    # Kubernetes itself keeps others off now.
+    # Now Kubernetes itself refuses other pods.
     submit_foreign(stage, "later", B, 1)
     stage.wait(lambda: is_refused(stage, "later"))
 
-    # Given back: the job leaves first.
+    # The node is returned after its job has left.
     stage.api.merge(f"/api/v1/nodes/{B}", {"metadata": {"labels": {"dljob.io/pool": None}}})
     stage.wait(lambda: is_bound(stage, "later"))
     assert trainers_on(stage, B) == []
     assert held(stage) == {A: 4}
-    assert nodes_of(stage, "first") == [A], "was not disturbed"
+    assert nodes_of(stage, "first") == [A], "it was not disturbed"
 
-    # More of one, such as a GPU that is healthy again, is held as well, and its job trains on.
+    # More GPUs, such as a recovered one, are held as well, and the job trains on.
     offer(stage, A, 8)
     stage.wait(lambda: held(stage) == {A: 8})
     assert nodes_of(stage, "first") == [A]
     assert stage.phase("first") == "Running"
     stage.api.delete(stage.path("first"))
 
-    # Another mode leaves none behind, and waits until the GPUs are offered to no pod any more.
+    # Another mode removes the placeholders, and waits until no pod is offered the GPUs.
     operator.stop()
     operator = stage.start_operator(settings={"pool.mode": "dedicated"})
     stage.wait(lambda: held(stage) == {})
@@ -142,7 +131,7 @@ def test_a_node_is_ours_once_its_gpus_are_reserved_and_given_back_when_no_job_is
     stage.wait_for_phase("second", "Running")
 
 
-def test_a_placeholder_that_somebody_evicts_holds_its_gpus_until_the_jobs_have_left(stage):
+def test_evicted_placeholder_holds_on_until_the_jobs_have_left(stage):
     stage.start_operator(settings=RESERVE)
     stage.submit("job", iterations=10**6, gpus=only(4))
     stage.wait_for_phase("job", "Running")
@@ -155,8 +144,8 @@ def test_a_placeholder_that_somebody_evicts_holds_its_gpus_until_the_jobs_have_l
         for pod in stage.pods()
         if is_placeholder(pod) and node_of(pod) == node
     ]
-    stage.api.delete(pods_path(stage, name))
-    # Kubernetes gives the GPUs away only after the last process of ours there has ended.
+    stage.api.delete(stage.pod_path(name))
+    # Kubernetes gives the GPUs away only after our last process there has ended.
 
     def has_moved() -> bool:
         if is_bound(stage, "thief"):

@@ -1,4 +1,4 @@
-"""A control plane that was restored from a backup: what has outlived it is believed, and goes on as it is."""
+"""Trainings go on after the control plane was restored from a backup."""
 
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,7 @@ ONE = {"gpus": {"options": [1]}}
 LONG = 10**6
 
 
-def test_what_outlives_a_restored_control_plane_goes_on_as_it_is(
-    control_plane: ControlPlane, tmp_path: Path
-):
+def test_trainings_survive_a_restored_control_plane(control_plane: ControlPlane, tmp_path: Path):
     with control_plane.api() as api:
         namespace = make_namespace(api)
         with staged(control_plane, namespace, tmp_path, {"gpu-b": 2}) as stage:
@@ -28,7 +26,7 @@ def test_what_outlives_a_restored_control_plane_goes_on_as_it_is(
 
 
 def live_through_a_restore(stage: Stage) -> None:
-    """Set the Lease and a job back to a backup from before the last operators, but not its pod."""
+    """Restore the Lease and a job from before the last operators, but not its pod."""
     stage.start_operator()
     stage.submit("stays", iterations=LONG, **ONE)
     stage.wait_for_phase("stays", "Running")
@@ -59,6 +57,6 @@ def live_through_a_restore(stage: Stage) -> None:
 
 
 def is_stamped(stage: Stage, pod: str, epoch: int) -> bool:
-    """Whether the SideCar of a pod obeys the operator of this epoch, as it says itself."""
+    """Whether the SideCar of a pod obeys the operator of this epoch."""
     own = stage.kubelets.folder / pod / "tls"
     return Visitor(stage, pod, own).state().epoch == epoch

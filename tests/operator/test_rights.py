@@ -1,8 +1,8 @@
 """
-The operator may do everything that it does, and nothing else.
+The operator has all rights that it uses, and no other.
 
-It runs as its own service account while jobs come, change, fail and go, and the API server's audit
-log says what it has asked for. That is compared with what the install grants, in both directions.
+It runs as its own account while jobs come, change, fail and go. The API server's audit log shows its
+requests, which must match the rights of the install in both directions.
 """
 
 import itertools
@@ -33,19 +33,19 @@ POLICY = {
     "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
 }
 FOR_ALL = {"/api", "/apis", "/version"}
-"""The URLs that every authenticated account may ask for."""
+"""The URLs that every authenticated account may request."""
 
 
 class Right(NamedTuple):
     verb: str
     resource: str
     name: str = ""
-    """Where it is for one object only."""
+    """Of a right on one object only."""
 
 
 def granted() -> set[Right]:
     rights: set[Right] = set()
-    for document in yaml.safe_load_all((INSTALL / "rights.yaml").read_text()):
+    for document in yaml.safe_load_all((INSTALL / "rbac.yaml").read_text()):
         if (
             document["kind"] in ("Role", "ClusterRole")
             and document["metadata"]["name"] == "dljob-operator"
@@ -61,7 +61,7 @@ def _iter_rights(rules: list[dict[str, list[str]]]) -> Iterator[Right]:
 
 
 def used(log: Path) -> set[Right]:
-    """Read from the audit log what was asked for, and hold that it was allowed."""
+    """The rights that the audit log shows; all requests must have been allowed."""
     rights = set()
     for event in read_events(log):
         assert event["user"]["username"] == ACCOUNT
@@ -80,30 +80,29 @@ def used(log: Path) -> set[Right]:
 
 
 IMPLIED = {
-    # An account that sets an owner that holds back deletion needs the right to change its
-    # finalizers; the admission plugin that checks this is off by default, and on in some
-    # distributions.
+    # An account that sets a blocking owner needs the right to change its finalizers; the admission
+    # plugin that checks this is on in some distributions only.
     Right("update", "dljobs/finalizers"),
-    # The operator asks for it only after another program has written at the same moment.
+    # Requested only after a concurrent write of another program.
     Right("get", "dljobs"),
     # A repeated Event is counted on the first one.
     Right("patch", "events"),
-    # Server-side apply creates an object that does not exist yet; the audit log shows no such verb.
+    # Server-side apply creates an object that does not exist; the audit log shows no such verb.
     Right("create", "configmaps", "dljob-effective-settings"),
     Right("create", "configmaps", "dljob-learned"),
-    # More than one object exists only where one object does not hold all GPUs.
+    # More objects exist only if one does not hold all GPUs.
     *(
         Right(verb, "configmaps", name)
         for verb in ("create", "get", "patch")
         for name in names.GPUS_PARTS
     ),
-    # Asked for only where a pod of the name was there already.
+    # Requested only if a pod of the name exists.
     Right("get", "pods"),
 }
 
 
 def make_secret(stage: Stage, job: str, owner: str) -> None:
-    """Leave behind what an earlier job of this name may have had; it stays as long as its owner does."""
+    """Leave a Secret that an earlier job of this name may have had; its owner keeps it."""
     reference = owner_reference(stage.job(owner)["metadata"])
     document = {
         "metadata": {"name": secret_name(job), "ownerReferences": [reference]},
@@ -119,7 +118,7 @@ def plane(tmp_path):
         yield plane
 
 
-def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp_path):
+def test_operator_uses_exactly_its_rights(plane, tmp_path):
     plane.kubectl("apply", "--server-side", "-k", INSTALL)
     kubeconfig = plane.kubeconfig_for_service_account(HOME, "dljob-operator")
     with plane.api() as api:
@@ -132,7 +131,7 @@ def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp
             make_secret(stage, "new", "old")
             stage.submit("new")
             stage.submit("unwanted", iterations=10**6)
-            # Of a job that trains the operator deletes the pods; of others perhaps the garbage collector does first.
+            # The operator deletes the pods of a running job; the garbage collector may delete others first.
             stage.wait_for_phase("unwanted", "Running")
             stage.api.delete(stage.path("unwanted"))
             stage.wait_for_phase("old", "Completed")
@@ -150,7 +149,7 @@ def test_the_operator_asks_for_what_it_is_granted_and_needs_all_of_it(plane, tmp
     }
     assert excess == set()
     needed = asked | {right._replace(name="") for right in asked} | IMPLIED
-    assert rights - needed == set(), "is granted, and no request uses it"
+    assert rights - needed == set(), "granted, but not used"
     assert not any(right.resource == "secrets" and right.verb == "list" for right in asked)
     secrets = {right.name for right in asked if right.resource == "secrets" and right.verb == "get"}
     assert secrets == {"dljob-ca"}

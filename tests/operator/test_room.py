@@ -1,4 +1,4 @@
-"""The free room on nodes and the needs of pods, from documents; without a cluster."""
+"""Free room on nodes and needs of pods, from documents."""
 
 import asyncio
 import weakref
@@ -16,8 +16,7 @@ from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.nodes.other_pods import OtherPods
 from dljob.operator.nodes.requests import read_asks
-from dljob.operator.nodes.room.account import UNBOUND, Room
-from dljob.operator.nodes.room.refusals import REFUSED_S
+from dljob.operator.nodes.room import REFUSED_S, UNBOUND, Room
 from tests.builders import make_job
 from tests.operator.leaders import Calls
 from tests.servers.nodes import make_node
@@ -50,7 +49,7 @@ def make_pod(name, *, node="", cpu="1", job="", claims=(), **rest):
 
 
 class World:
-    """Mirrors that a test fills, and the account of two nodes with 64 CPUs each."""
+    """Mirrors that a test fills, and two nodes with 64 CPUs each."""
 
     def __init__(self, **pod):
         self.mirrors = Mirrors()
@@ -94,7 +93,7 @@ class World:
         return self.room.needs[ID]
 
 
-def test_what_others_ask_is_not_free_until_they_have_ended():
+def test_other_pods_take_room_until_they_end():
     world = World()
     world.others("a", "n1", "10")
     world.others("b", "n2", "20")
@@ -103,7 +102,7 @@ def test_what_others_ask_is_not_free_until_they_have_ended():
     assert world.free() == [64, 44]
 
 
-def test_a_pod_counts_from_when_it_is_decided_until_it_is_gone_and_once_only():
+def test_pod_counts_once_from_its_decision_to_its_end():
     world = World()
     world.decide(N1)
     assert world.free() == [60, 64]
@@ -127,11 +126,11 @@ def test_a_pod_counts_from_when_it_is_decided_until_it_is_gone_and_once_only():
         ({"nodeSelector": {"disk": "ssd"}}, None),
     ],
 )
-def test_selectors_say_where_a_pod_may_be(pod, nodes):
+def test_selectors_limit_the_nodes(pod, nodes):
     assert World(**pod).allowed() == nodes
 
 
-def test_a_taint_keeps_off_whoever_does_not_tolerate_it():
+def test_taint_repels_pods_without_a_toleration():
     taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
     world = World()
     world.documents[N1] = make_node(N1, taints=[taint])
@@ -144,7 +143,7 @@ def test_a_taint_keeps_off_whoever_does_not_tolerate_it():
     assert tolerant.allowed() is None
 
 
-def test_a_bound_volume_binds_its_pod_and_an_unbound_one_does_not():
+def test_bound_volume_limits_the_nodes():
     world = World(claims=["data"])
     there = world.mirrors.others
     assert world.allowed() == set()
@@ -158,7 +157,7 @@ def test_a_bound_volume_binds_its_pod_and_an_unbound_one_does_not():
     assert world.allowed() is None
 
 
-def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
+def test_node_refused_by_kube_scheduler_is_avoided_for_a_while():
     world = World()
     world.decide(N1, booked=(N1,))
     world.show(make_pod("job-1", job="job") | REFUSAL)
@@ -170,7 +169,7 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_for_some_time():
     assert world.allowed() is None
 
 
-def test_a_refusal_for_an_unbound_volume_ends_when_the_volume_is_bound():
+def test_refusal_for_an_unbound_volume_ends_with_its_binding():
     world = World(claims=["data"])
     there = world.mirrors.others
     claim: Any = {"spec": {"volumeName": "pv"}, "status": {"phase": "Pending"}}
@@ -185,12 +184,12 @@ def test_a_refusal_for_an_unbound_volume_ends_when_the_volume_is_bound():
     assert world.allowed() == {"n2"}
     there.show_claim(Name("team", "data"), claim | {"status": {"phase": "Bound"}})
     assert world.allowed(changed=()) is None
-    # The pod still bears what kube-scheduler found before.
+    # The pod still shows kube-scheduler's old refusal.
     assert world.allowed() is None
     assert world.allowed(changed=()) is None
 
 
-def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
+def test_unready_node_is_not_avoided_for_a_refusal():
     world = World()
     node = make_node(N1)
     node["metadata"]["resourceVersion"] = "1"
@@ -203,12 +202,12 @@ def test_a_node_that_is_not_ready_for_a_moment_is_not_left_out_for_that():
     ready = make_node(N1)
     ready["metadata"]["resourceVersion"] = "2"
     world.mirrors.nodes.show(ready)
-    # Nothing is new of the job itself.
+    # The job itself has no news.
     world.settle(changed=())
     assert world.allowed(changed=()) == {"n2"}
 
 
-def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
+def test_node_that_accepts_the_pod_is_not_avoided():
     world = World()
     world.decide(N1, booked=(N1,))
     world.show(make_pod("job-1", job="job") | REFUSAL)
@@ -217,7 +216,7 @@ def test_a_node_that_kube_scheduler_lets_it_on_after_all_is_not_left_out():
     assert world.allowed() is None
 
 
-def test_a_port_of_a_node_is_for_one_pod():
+def test_host_port_is_for_one_pod():
     ports = [{"containerPort": 80, "hostPort": 8080}]
     world = World(containers=[{"name": "trainer", "image": "x", "ports": ports}])
     world.others("a", "n1", "1")
@@ -228,17 +227,12 @@ def test_a_port_of_a_node_is_for_one_pod():
     assert [needs.fits(node.free) for node in world.settle()] == [True, False]
 
 
-# --- where there are very many --------------------------------------------------------------
-
-
 class Metadata(dict[str, Any]):
-    """Of a pod; tells, by weak references, how many pods are remembered as a whole."""
+    """A pod's metadata; weak references count the remembered pods."""
 
 
 class PagedServer(ApiServer):
-    """
-    Answers with page after page of other owners' pods, and counts those that are still referenced.
-    """
+    """Serves pages of other owners' pods, and counts those that are still referenced."""
 
     def __init__(self, pages: int, size: int) -> None:
         self.pages_there = pages
@@ -262,7 +256,7 @@ class PagedServer(ApiServer):
         return pod
 
 
-def test_pods_of_others_are_forgotten_page_by_page_but_for_a_few_words():
+def test_other_pods_are_not_kept_whole():
     mirrors = Mirrors()
     server = PagedServer(pages=20, size=50)
     other_pods = OtherPods(server, mirrors)

@@ -1,7 +1,4 @@
-"""
-Another authority while jobs train: at each step, a program that has not seen it yet still trusts
-and is trusted.
-"""
+"""While the authority changes, each program trusts those that are one step behind."""
 
 import itertools
 import ssl
@@ -18,7 +15,7 @@ from dljob.kube.certificates import CA_SECRET, FORMER, NEXT, Authority, WrongAut
 from dljob.kube.client import ApiServer
 from dljob.kube.resources import SECRETS
 from dljob.operator import authority_rotation
-from dljob.operator.authority_guard import Guard
+from dljob.operator.operating import Guard
 from dljob_sidecar.serving import trust
 from tests.loops import on_loop
 
@@ -39,7 +36,7 @@ def iter_stages() -> Iterator[Authority]:
 
 
 def shake_hands(controller: Path, sidecar: Path) -> None:
-    """Let both sides prove themselves, as the product's own contexts want it."""
+    """Authenticate both sides with the product's own contexts."""
     client = Credentials(str(controller), renewal_seconds=0.0, now=lambda: 0.0).context()
     server = trust.Certificates(sidecar).load()
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -53,7 +50,7 @@ def shake_hands(controller: Path, sidecar: Path) -> None:
             continue
 
 
-def test_one_who_is_a_step_behind_is_still_believed_and_believes(tmp_path):
+def test_neighbouring_steps_trust_each_other(tmp_path):
     stages = list(iter_stages())
     folders = []
     for number, authority in enumerate(stages):
@@ -75,7 +72,7 @@ def test_one_who_is_a_step_behind_is_still_believed_and_believes(tmp_path):
     ("data", "steps"),
     [({}, ["switch", "end"]), ({NEXT: ""}, ["begin", "end"]), ({FORMER: ""}, ["begin", "switch"])],
 )
-def test_a_step_that_does_not_come_next_is_refused_with_the_one_that_does(data, steps):
+def test_wrong_step_is_refused_with_the_right_one(data, steps):
     for step in steps:
         with pytest.raises(authority_rotation.WrongStep, match=r"begin|switch|end"):
             authority_rotation.STEPS[step](data)
@@ -84,7 +81,7 @@ def test_a_step_that_does_not_come_next_is_refused_with_the_one_that_does(data, 
 @pytest.mark.cluster
 @pytest.mark.processes
 @on_loop
-async def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, namespace):
+async def test_leader_resigns_when_a_step_is_taken(control_plane, namespace):
     api = ApiServer(access.find(str(control_plane.admin)))
     try:
         first = await certificates.open_authority(api, namespace)
@@ -103,7 +100,7 @@ async def test_the_leader_makes_room_for_one_who_knows_the_step(control_plane, n
         await api.close()
 
 
-def test_a_secret_that_holds_half_a_rotation_is_refused_by_name():
+def test_broken_rotation_secret_is_refused_by_name():
     data = Authority.new().data() | {NEXT: "bm8="}
     with pytest.raises(WrongAuthority, match=CA_SECRET):
         Authority.read(data)

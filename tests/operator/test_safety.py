@@ -1,6 +1,7 @@
 """
-The identities that may command a SideCar, the limits of a training's reports, and the visibility of
-secrets: with pods as the operator makes them, in a namespace that takes restricted pods only.
+Who may command a SideCar, what a training's output can affect, and who can see secrets.
+
+Pods are as the operator makes them, in a namespace with the restricted standard.
 """
 
 import base64
@@ -19,12 +20,12 @@ from dljob.operator.podspecs.podsettings import PodSettings
 from tests.operator.kubelets import ROOT
 from tests.operator.stages import Stage, staged
 from tests.operator.visitors import Visitor
+from tests.servers.api import Json
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace, remove_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-Json = dict[str, Any]
 
 PASSWORD = "open-sesame-4711"  # noqa: S105 - invented
 STORE = f"mongodb://lab:{PASSWORD}@127.0.0.1:1/dljob?serverSelectionTimeoutMS=500"
@@ -51,7 +52,7 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def submit(stage: Stage, name: str, *, iterations: int = 100, **spec: Any) -> None:
-    """Submit a job of one GPU whose own container complies."""
+    """Submit a job of one GPU whose container complies."""
     document = stage.make_job(name, iterations=iterations)
     template = spec.pop("command", None)
     document["spec"] |= {"gpus": {"options": [1]}} | spec
@@ -62,10 +63,7 @@ def submit(stage: Stage, name: str, *, iterations: int = 100, **spec: Any) -> No
     stage.api.post(stage.path(), document)
 
 
-# --- pod security -------------------------------------------------------------------------
-
-
-def test_what_is_brought_in_is_taken_where_only_restricted_pods_are(stage: Stage):
+def test_our_additions_comply_with_the_restricted_standard(stage: Stage):
     submit(stage, "modest")
     stage.wait_for_phase("modest", "Completed")
     document = stage.make_job("bold", iterations=10)
@@ -80,33 +78,30 @@ def test_what_is_brought_in_is_taken_where_only_restricted_pods_are(stage: Stage
 
     said = stage.wait(refusal)
     assert 'container "trainer"' in said
-    assert "dljob-sidecar" not in said, "what it names is the user's alone"
+    assert "dljob-sidecar" not in said, "only the user's container is named"
     stage.api.delete(stage.path("bold"))
 
 
-# --- who may command ----------------------------------------------------------------------
-
-
 @pytest.mark.story
-def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path):
+def test_only_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path):
     for name in ("mine", "theirs"):
         submit(stage, name, iterations=LONG)
     for name in ("mine", "theirs"):
         stage.wait_for_phase(name, "Running")
 
     def find_pids() -> list[int | None]:
-        # The SideCar of a job before may still be ending.
+        # The SideCar of the last job may still be ending.
         return [stage.kubelets.pids().get(f"{name}-1") for name in ("mine", "theirs")]
 
     pids = find_pids()
     assert None not in pids
     mine, theirs = (stage.kubelets.folder / f"{name}-1" / "tls" for name in ("mine", "theirs"))
     before = Visitor(stage, "mine-1", mine).state()
-    # A job's own certificate may look, and no more; another job's not even that.
+    # A job's own certificate may only read; another job's not even that.
     assert Visitor(stage, "mine-1", mine).stop(before)[0] == 403
     assert Visitor(stage, "mine-1", theirs).stop(before)[0] == 403
     assert Visitor(stage, "mine-1", theirs).ask("GET", "/v1/state")[0] == 403
-    # The operator's name, by an authority that is not trusted; and no certificate at all.
+    # The operator's name by another authority, and no certificate.
     write_own(Authority.new(), tmp_path, name=PodSettings().controller_name)
     for nobody in (tmp_path, None):
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -121,8 +116,6 @@ def test_nobody_but_the_operator_commands_a_sidecar(stage: Stage, tmp_path: Path
     for name in ("mine", "theirs"):
         stage.api.delete(stage.path(name))
 
-
-# --- what a training says -----------------------------------------------------------------
 
 LIES = """
 import sys, time
@@ -141,18 +134,12 @@ while True:
 """
 
 
-def test_what_a_training_says_affects_its_own_job_only(stage: Stage):
-    submit(
-        stage,
-        "liar",
-        command=["python3", "-c", LIES],
-        progress={"log": r"step (?P<iteration>\S+) loss=(?P<loss>\S+)"},
-        training={
-            "iterations": LONG,
-            "batchSize": 64,
-            "target": {"metric": "loss", "value": 1e9, "direction": "rises"},
-        },
-    )
+def test_hostile_output_affects_only_its_job(stage: Stage):
+    progress = {"log": r"step (?P<iteration>\S+) loss=(?P<loss>\S+)"}
+    target = {"metric": "loss", "value": 1e9, "direction": "rises"}
+    training = {"iterations": LONG, "batchSize": 64, "target": target}
+    command = ["python3", "-c", LIES]
+    submit(stage, "liar", command=command, progress=progress, training=training)
     stage.wait_for_phase("liar", "Running")
     stage.wait(lambda: stage.status("liar").get("progress", {}).get("iteration", 0) > 0)
     for name in ("neighbour", "next"):
@@ -166,11 +153,8 @@ def test_what_a_training_says_affects_its_own_job_only(stage: Stage):
     stage.wait(lambda: stage.is_gone("liar"))
 
 
-# --- what is shown ------------------------------------------------------------------------
-
-
 def secrets_of(stage: Stage) -> set[str]:
-    """Lines by which private keys are known, plain and as the API server keeps them; and the password."""
+    """The lines of private keys, plain and encoded, and the password."""
     marks = {PASSWORD, base64.b64encode(PASSWORD.encode()).decode()}
     for secret in stage.api.get(f"/api/v1/namespaces/{stage.namespace}/secrets")["items"]:
         key = secret["data"]["tls.key"]
@@ -180,15 +164,15 @@ def secrets_of(stage: Stage) -> set[str]:
     return marks
 
 
-def test_no_key_and_no_password_is_seen_by_who_may_see_jobs_pods_and_logs(stage: Stage):
+def test_jobs_pods_and_logs_show_no_secrets(stage: Stage):
     submit(stage, "shown", iterations=LONG)
     stage.wait_for_phase("shown", "Running")
     marks = secrets_of(stage)
-    assert len(marks) >= 6, "of the authority, of a job, and the password"
+    assert len(marks) >= 6, "of an authority, a job and the password"
     base = f"/api/v1/namespaces/{stage.namespace}"
     paths = [stage.path(), f"{base}/pods", f"{base}/events", f"{base}/configmaps"]
     texts = {path: json.dumps(stage.api.get(path)) for path in paths}
-    # It complains of the store, by its address.
+    # It logs the address of the store.
     stage.wait(lambda: "127.0.0.1:1" in stage.operators[-1].log.read_text())
     texts["the operator's log"] = stage.operators[-1].log.read_text()
     texts["the log of a pod"] = stage.wait(lambda: stage.kubelets.log("shown-1"))
@@ -198,10 +182,7 @@ def test_no_key_and_no_password_is_seen_by_who_may_see_jobs_pods_and_logs(stage:
     stage.api.delete(stage.path("shown"))
 
 
-# --- the network --------------------------------------------------------------------------
-
-
-def test_the_policy_for_a_namespace_is_one_and_speaks_of_our_pods_and_ports(stage: Stage):
+def test_network_policy_matches_our_pods_and_ports(stage: Stage):
     kubectl = stage.plane.kubectl.in_namespace(stage.namespace)
     kubectl("apply", "-k", ROOT / "manifests" / "namespace")
     path = f"/apis/networking.k8s.io/v1/namespaces/{stage.namespace}/networkpolicies/dljob-jobs"

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from tests.operator.manifests import make_manifest, path_of
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import Stage
 from tests.servers.api import Refused
 from tests.servers.external_metrics import served_metric
 from tests.servers.kubectl import Kubectl, KubectlFailed
@@ -15,15 +15,9 @@ pytestmark = pytest.mark.cluster
 AUTOSCALERS = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
 
 
-@pytest.fixture
-def stage(control_plane, namespace, tmp_path):
-    with staged(control_plane, namespace, tmp_path, {"gpu-a": 4}) as stage:
-        yield stage
-
-
 @pytest.mark.story
 @pytest.mark.processes
-def test_a_running_job_follows_kubectl_and_an_autoscaler(stage: Stage):
+def test_running_job_follows_kubectl_and_an_autoscaler(stage: Stage):
     kubectl = stage.plane.kubectl.in_namespace(stage.namespace)
     stage.start_operator()
     stage.submit("net", iterations=10**6, gpus={"options": [1, 2, 4], "max": 4})
@@ -40,7 +34,7 @@ def test_a_running_job_follows_kubectl_and_an_autoscaler(stage: Stage):
     found = kubectl("get", "pods", "-o", "name", "-l", scale["status"]["selector"])
     assert found.split() == [f"pod/{pod['metadata']['name']}" for pod in stage.pods_of("net")]
 
-    # The autoscaler of the control plane's own controller-manager.
+    # The autoscaler of the real controller-manager.
     target = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "net"}
     external = {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "1"}}
     spec = {
@@ -63,9 +57,7 @@ def test_a_running_job_follows_kubectl_and_an_autoscaler(stage: Stage):
 DEFAULTS = {"ids": "index", "mixed": False}
 
 
-def test_a_bound_that_no_job_can_run_on_is_refused_with_the_remedy(
-    cluster, kubectl: Kubectl, namespace: str
-):
+def test_impossible_bound_is_refused_with_the_remedy(cluster, kubectl: Kubectl, namespace: str):
     with cluster.api() as api:
         api.post(path_of(namespace), make_manifest("net", gpus={"options": [2, 4], "max": 4}))
         api.post(path_of(namespace), make_manifest("range", gpus={"min": 2, "max": 4}))
@@ -80,13 +72,11 @@ def test_a_bound_that_no_job_can_run_on_is_refused_with_the_remedy(
         assert message in str(failed.value), name
 
 
-def test_options_without_a_bound_get_one_by_the_first_scaling(
-    cluster, kubectl: Kubectl, namespace: str
-):
+def test_first_scaling_gives_options_a_bound(cluster, kubectl: Kubectl, namespace: str):
     with cluster.api() as api:
         job = path_of(namespace, "net")
         api.post(path_of(namespace), make_manifest("net", gpus={"options": [1, 2]}))
-        # An autoscaler reports this in its condition AbleToScale.
+        # An autoscaler shows this in its condition AbleToScale.
         with pytest.raises(Refused, match=r'field "\.spec\.gpus\.max" does not exist'):
             api.get(f"{job}/scale")
         kubectl("scale", "dljob/net", "--replicas=1")

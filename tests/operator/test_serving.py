@@ -1,4 +1,4 @@
-"""Metrics with restricted access: a real API server decides which accounts may read them."""
+"""A real API server decides which accounts may read restricted metrics."""
 
 import ssl
 from http import HTTPStatus
@@ -10,6 +10,7 @@ import pytest
 from dljob.kube import access, health_server
 from dljob.kube.client import ApiServer
 from dljob.kube.health_server import HealthServer, MetricsServer
+from dljob.kube.shown_certificate import Shown
 from dljob_wire.endpoints import Endpoint
 from tests.loops import on_loop
 from tests.operator.stages import wait_until
@@ -24,7 +25,7 @@ def tokens(control_plane):
     kubectl = control_plane.kubectl
 
     def create(*words: str) -> None:
-        # The control plane outlives this module, which may be set up a second time between tests of others.
+        # The control plane outlives this module, which may be set up again between tests of others.
         said = kubectl.try_to("create", *words)
         assert said.code == 0 or "already exists" in said.err, said.err
 
@@ -45,13 +46,11 @@ def tokens(control_plane):
 
 @pytest.mark.story
 @on_loop
-async def test_they_are_shown_to_whom_the_api_server_lets_read_them(
-    control_plane, namespace, tokens, tmp_path
-):
+async def test_api_server_guards_metrics(control_plane, namespace, tokens, tmp_path):
     api = ApiServer(access.find(str(control_plane.admin)))
     server = MetricsServer(Endpoint("127.0.0.1", 0), api, metrics=lambda: TEXT)
     await health_server.write_certificate(api, namespace, folder=tmp_path)
-    await server.open(tmp_path)
+    await server.open(Shown(tmp_path).context)
     try:
         told = {
             name: await ask(server.port, tmp_path, namespace, tokens.get(name, name))
@@ -68,7 +67,7 @@ async def test_they_are_shown_to_whom_the_api_server_lets_read_them(
 
 
 async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int, str]:
-    """As Prometheus does, which believes the authority and looks at the name."""
+    """Ask like Prometheus, which trusts the authority and checks the name."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     name = f"dljob-operator.{namespace}.svc"
@@ -82,7 +81,7 @@ async def ask(port: int, folder: Path, namespace: str, token: str) -> tuple[int,
 
 
 @on_loop
-async def test_where_they_are_protected_the_port_of_health_shows_none():
+async def test_health_port_hides_restricted_metrics():
     server = HealthServer(Endpoint("127.0.0.1", 0), is_ready=str, metrics=None)
     await server.open()
     try:

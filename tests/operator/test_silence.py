@@ -1,8 +1,4 @@
-"""
-SideCars that fall silent, and jobs that an administrator holds, on a real control plane.
-
-A SideCar that is stopped answers no more, while its training goes on.
-"""
+"""SideCars that fall silent, and jobs on hold, on a real control plane; stopped SideCars keep their trainings."""
 
 import os
 import signal
@@ -12,10 +8,9 @@ from functools import partial
 import pytest
 
 from dljob.kube import names
-from tests.operator.stages import Stage, staged
-from tests.operator.test_misfortunes import LONG, condition, runs, told
+from tests.operator.stages import Stage, lasting_stage
+from tests.operator.test_misfortunes import LONG, runs, told
 from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace, remove_namespace
 from tests.sidecar.drivers import find_children, read_proc
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -34,19 +29,16 @@ PODS = {job: f"{job}-1" for job in JOBS}
 @pytest.fixture(scope="module")
 def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Train four jobs of one GPU."""
-    with control_plane.api() as api:
-        namespace = make_namespace(api)
-        with staged(control_plane, namespace, tmp_path_factory.mktemp("silence"), NODES) as stage:
-            stage.start_operator(settings=SETTINGS)
-            for job, pod in PODS.items():
-                stage.submit(job, iterations=LONG, gpus={"options": [1]})
-                stage.wait(partial(runs, stage, job, pod))
-            yield stage
-        remove_namespace(api, namespace)
+    with lasting_stage(control_plane, tmp_path_factory, NODES) as stage:
+        stage.start_operator(settings=SETTINGS)
+        for job, pod in PODS.items():
+            stage.submit(job, iterations=LONG, gpus={"options": [1]})
+            stage.wait(partial(runs, stage, job, pod))
+        yield stage
 
 
 def send(stage: Stage, number: signal.Signals, jobs: Iterable[str]) -> None:
-    """Signal the processes of SideCars that answer; each is a child of the first process of its container."""
+    """Signal the SideCars of jobs; each is a child of its container's first process."""
     for job in jobs:
         for child in find_children(stage.kubelets.pids()[PODS[job]]):
             if b"dljob_sidecar" in read_proc(child, "cmdline"):
@@ -58,14 +50,14 @@ def wait_aside(stage: Stage, jobs: Iterable[str], *, status: str, reason: str) -
     for job in jobs:
 
         def is_so(job: str = job) -> bool:
-            found = condition(stage, job, "SetAside")
+            found = stage.condition(job, "SetAside")
             return (found.get("status"), found.get("reason")) == wanted
 
         stage.wait(is_so)
 
 
 @pytest.mark.story
-def test_silent_sidecars_are_ended_one_at_a_time_and_never_all(stage: Stage):
+def test_silent_sidecars_are_ended_one_by_one_and_never_all(stage: Stage):
     before = stage.kubelets.pids()
     send(stage, signal.SIGSTOP, JOBS)
     try:
@@ -87,7 +79,7 @@ def test_silent_sidecars_are_ended_one_at_a_time_and_never_all(stage: Stage):
 
 
 @pytest.mark.parametrize("annotation", [names.HOLD, names.HOLD_ALL])
-def test_an_annotation_of_the_namespace_holds_its_jobs_at_once(stage: Stage, annotation: str):
+def test_annotation_of_the_namespace_holds_its_jobs(stage: Stage, annotation: str):
     path, name = f"/api/v1/namespaces/{stage.namespace}", annotation.rpartition("/")[2]
 
     def annotate(reason: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Answers to writes of statuses come late, in any order, and perhaps about another job; nothing decided is lost by that."""
+"""No decision is lost although answers to status writes come late, in any order, or for another job."""
 
 import asyncio
 import copy
@@ -26,21 +26,11 @@ QUEUE = {"ahead": 3}
 
 
 def job_document(uid):
-    return {
-        "metadata": {
-            "namespace": NAME.namespace,
-            "name": NAME.name,
-            "uid": uid,
-            "generation": 1,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "finalizers": [names.FINALIZER],
-        },
-        "spec": {
-            "gpus": {"options": [1]},
-            "training": {"iterations": 10},
-            "template": {"spec": {"containers": [{"name": "trainer", "image": "x"}]}},
-        },
-    }
+    metadata = {"namespace": NAME.namespace, "name": NAME.name, "uid": uid, "generation": 1}
+    metadata |= {"creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names.FINALIZER]}
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x"}]}}
+    spec = {"gpus": {"options": [1]}, "training": {"iterations": 10}, "template": template}
+    return {"metadata": metadata, "spec": spec}
 
 
 def merged(target, patch):
@@ -56,14 +46,14 @@ def merged(target, patch):
 
 
 class Api:
-    """An API server with one job, whose watch is faster than its answers."""
+    """An API server with one job, and a watch that is faster than its answers."""
 
     def __init__(self, mirror):
         self.document = {}
         self.version = 100
         self.mirror = mirror
         self.gates = []
-        """Of the next writes, those whose answers wait."""
+        """The next writes whose answers wait."""
 
     def put(self, document):
         self.version += 1
@@ -102,7 +92,7 @@ class Api:
 
 
 class Office:
-    """Everything that writes statuses, and the one job that is in the list and was written once."""
+    """All writers of statuses, and one job that was listed and written once."""
 
     def __init__(self):
         async def is_over():
@@ -143,13 +133,11 @@ class Office:
 
     @property
     def shown(self):
-        document = self.mirror.get(NAME)
-        assert document is not None
-        return document
+        return self.mirror.get(NAME)
 
     @property
     def is_whole(self):
-        """Whether the leader, its mirror and the API server say the same."""
+        """Whether the leader, its mirror and the API server agree."""
         recorded = self.jobs.as_recorded(self.api.document)["status"]
         return self.api.status == recorded == self.shown["status"]
 
@@ -161,7 +149,7 @@ async def until_written(api, version):
 
 @pytest.mark.parametrize("figure", ["queue", "progress"])
 @on_loop
-async def test_figures_take_back_no_decision_whose_answer_is_on_its_way(figure):
+async def test_figures_keep_a_decision_whose_answer_is_late(figure):
     office = Office()
     before = await office.open()
     gate = office.api.hold_answer()
@@ -177,13 +165,13 @@ async def test_figures_take_back_no_decision_whose_answer_is_on_its_way(figure):
     await deciding
     assert office.jobs.status(NAME) == decided
     assert office.is_whole
-    # Afterwards figures are shown as ever.
+    # Later figures are shown as usual.
     await office.figures.show_queue(JOB, QUEUE)
     assert (office.api.status["podsBooked"], office.api.status["queue"]) == (1, QUEUE)
 
 
 @on_loop
-async def test_the_expected_end_goes_with_the_gpus_of_a_job():
+async def test_expected_end_goes_with_the_gpus():
     office = Office()
     had = (await office.open()).decided(Placement.of({NodeName("n1"): (0,)}), now=1.0)
     await office.decide(had)
@@ -194,7 +182,7 @@ async def test_the_expected_end_goes_with_the_gpus_of_a_job():
 
 
 @on_loop
-async def test_an_answer_that_was_overtaken_takes_back_no_decision():
+async def test_overtaken_answer_keeps_the_decision():
     office = Office()
     before = await office.open()
     gate = office.api.hold_answer()
@@ -211,7 +199,7 @@ async def test_an_answer_that_was_overtaken_takes_back_no_decision():
 
 @pytest.mark.parametrize("is_seen", [True, False])
 @on_loop
-async def test_what_was_decided_about_a_job_is_not_written_to_the_next_one_of_its_name(is_seen):
+async def test_decision_is_not_written_to_a_new_job_of_the_name(is_seen):
     office = Office()
     before = await office.open()
     # Its user deletes it and submits it again between the look and the write.
@@ -221,7 +209,7 @@ async def test_what_was_decided_about_a_job_is_not_written_to_the_next_one_of_it
     await office.decide(before.with_pods([NodeName("n1")], 5.0))
     await office.figures.show_queue(JOB, QUEUE)
     assert "status" not in office.api.document
-    # The next look reads it, and then it is decided about as any other.
+    # The next look reads the new job, and its decision is written.
     office.api.show()
     first = office.jobs.read(office.shown).status
     await office.decide(first)
@@ -229,7 +217,7 @@ async def test_what_was_decided_about_a_job_is_not_written_to_the_next_one_of_it
 
 
 @on_loop
-async def test_figures_of_a_job_are_not_shown_of_the_next_one_of_its_name():
+async def test_figures_are_not_shown_on_a_new_job_of_the_name():
     office = Office()
     await office.open()
     office.reader.read()
@@ -238,7 +226,7 @@ async def test_figures_of_a_job_are_not_shown_of_the_next_one_of_its_name():
     office.api.put(job_document("second"))
     office.api.show()
     office.reader.read()
-    assert not office.reader.entries, "readers shall see that the former one is gone"
+    assert not office.reader.entries, "readers see that the former job is gone"
     office.reader.read()
     await office.decide(office.reader.entries[JOB].status)
     assert office.api.document["metadata"]["uid"] == "second"

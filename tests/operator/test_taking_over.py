@@ -1,4 +1,4 @@
-"""From the moment in which an operator wins, its Lease is renewed, however long it takes to take over."""
+"""A new leader renews its Lease from the start, however long the takeover lasts."""
 
 import asyncio
 from collections.abc import Mapping
@@ -55,11 +55,11 @@ class LeaseServer:
         return self.lease
 
     async def close(self) -> None:
-        """Do nothing, because other clients of the server still use it."""
+        """Other clients of the server still use it."""
 
 
 class TakenOver(Exception):
-    """All is seen that has to be seen before anything is decided."""
+    """The takeover has seen everything."""
 
 
 def candidate(server: LeaseServer, lease: LeaseSettings) -> Operator:
@@ -73,9 +73,7 @@ def candidate(server: LeaseServer, lease: LeaseSettings) -> Operator:
 
 
 @on_loop
-async def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_lease_is_renewed_during_a_long_takeover(monkeypatch: pytest.MonkeyPatch):
     server = LeaseServer()
 
     async def see_very_much(_operator: Operator) -> None:
@@ -83,7 +81,7 @@ async def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(
             await server.often_renewed.wait()
         raise TakenOver
 
-    monkeypatch.setattr(Operator, "_see_anew", see_very_much)
+    monkeypatch.setattr(Operator, "_see_again", see_very_much)
     operator = candidate(server, LEASE)
     with pytest.raises(TakenOver):
         await operator._lead()
@@ -91,7 +89,7 @@ async def test_the_lease_is_renewed_while_a_large_cluster_is_taken_over(
 
 
 @on_loop
-async def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: pytest.MonkeyPatch):
+async def test_lost_lease_ends_the_takeover(monkeypatch: pytest.MonkeyPatch):
     server = LeaseServer()
 
     async def never_see(_operator: Operator) -> None:
@@ -99,7 +97,7 @@ async def test_who_cannot_renew_it_meanwhile_takes_over_no_longer(monkeypatch: p
         async with asyncio.timeout(GENEROUS_S):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(Operator, "_see_anew", never_see)
+    monkeypatch.setattr(Operator, "_see_again", never_see)
     operator = candidate(server, LeaseSettings(renew_seconds=0.01, give_up_seconds=0.1))
     with pytest.raises(Fenced, match="could not be renewed"):
         await operator._lead()

@@ -1,10 +1,10 @@
-"""Coroutines that live together end together, and no cancellation is lost meanwhile."""
+"""Coroutines that live together end together, without losing a cancellation."""
 
 import asyncio
 
 import pytest
 
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import together
 from tests.loops import on_loop
 
 
@@ -12,7 +12,7 @@ async def for_ever() -> None:
     await asyncio.Event().wait()
 
 
-def test_the_error_of_one_is_that_of_all_and_the_others_have_ended():
+def test_first_error_ends_all_coroutines():
     ended = []
 
     async def fail() -> None:
@@ -34,7 +34,7 @@ def test_the_error_of_one_is_that_of_all_and_the_others_have_ended():
 
 
 @on_loop
-async def test_a_cancellation_that_comes_while_the_others_end_counts_more_than_the_error():
+async def test_cancellation_during_the_end_wins_over_the_error():
     ending, may_end = asyncio.Event(), asyncio.Event()
 
     async def fail() -> None:

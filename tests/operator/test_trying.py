@@ -1,4 +1,4 @@
-"""Whether pods would be taken is asked once for all jobs that are alike."""
+"""One dry run serves all jobs with the same pods."""
 
 import asyncio
 from copy import deepcopy
@@ -68,12 +68,12 @@ def with_image(name: str, image: str) -> Json:
 
 
 @pytest.mark.story
-def test_one_of_many_that_are_alike_is_tried_for_all(cluster: ControlPlane, namespace: str):
+def test_one_dry_run_serves_all_similar_jobs(cluster: ControlPlane, namespace: str):
     jobs = [with_image(f"job-{number}", f"image-{number % 3}") for number in range(20)]
     assert ask(cluster, namespace, jobs) == ([""] * 20, 3)
 
 
-# Pod specs that pass the schema of a job and are no pods, each by a word from Kubernetes' error.
+# Pod specs that a job's schema accepts and Kubernetes refuses, by a word of its error.
 NO_PODS: dict[str, Json] = {
     "tolerations": {"tolerations": {"key": "spot"}},
     "nodeAffinity": {"affinity": {"nodeAffinity": ["node-1"]}},
@@ -85,7 +85,7 @@ NO_PODS: dict[str, Json] = {
 
 
 def with_pod(name: str, changes: Json) -> Json:
-    """Make a job with these fields in its pod, or in the trainer of it."""
+    """Make a job with these fields in its pod or trainer."""
     job = deepcopy(make_manifest(name))
     spec = job["spec"]["template"]["spec"]
     for field, value in changes.items():
@@ -96,9 +96,7 @@ def with_pod(name: str, changes: Json) -> Json:
     return job
 
 
-def test_of_what_cannot_be_read_as_a_pod_kubernetes_tells_what_is_wrong(
-    cluster: ControlPlane, namespace: str
-):
+def test_invalid_pod_spec_is_explained_by_kubernetes(cluster: ControlPlane, namespace: str):
     jobs = [with_pod(f"wrong-{number}", changes) for number, changes in enumerate(NO_PODS.values())]
     verdicts, _ = ask(cluster, namespace, jobs)
     for word, verdict in zip(NO_PODS, verdicts, strict=True):
@@ -117,9 +115,7 @@ MISSPELLED: dict[str, Json] = {
 }
 
 
-def test_a_misspelled_field_of_a_template_is_named_instead_of_dropped(
-    cluster: ControlPlane, namespace: str
-):
+def test_misspelt_field_of_a_template_is_named(cluster: ControlPlane, namespace: str):
     jobs = [with_pod(f"typo-{number}", spec) for number, spec in enumerate(MISSPELLED.values())]
     jobs[-1]["spec"]["template"]["metadata"] = {"lables": {"team": "a"}, "creationTimestamp": None}
     verdicts, _ = ask(cluster, namespace, jobs)
@@ -128,8 +124,8 @@ def test_a_misspelled_field_of_a_template_is_named_instead_of_dropped(
         assert "correct these names in spec.template or remove them" in verdict
 
 
-def test_a_job_with_pods_keeps_its_misspelled_template(cluster: ControlPlane, namespace: str):
-    """Kubernetes dropped the field when the pods were made, so the field is no reason to stop the job now."""
+def test_job_with_pods_keeps_its_misspelt_template(cluster: ControlPlane, namespace: str):
+    """Kubernetes dropped the field from the existing pods, so it is no reason to stop the job."""
 
     async def story() -> list[str]:
         api = ApiServer(access.find(str(cluster.admin)))
@@ -143,7 +139,7 @@ def test_a_job_with_pods_keeps_its_misspelled_template(cluster: ControlPlane, na
     assert asyncio.run(story()) == [""]
 
 
-def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
+def test_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
     for field in ("nodeAffinity", "volumes"):
         jobs = [with_pod(f"alike-{field.lower()}-{number}", NO_PODS[field]) for number in range(3)]
         verdicts, asked = ask(cluster, namespace, jobs)
@@ -157,8 +153,6 @@ def test_a_refusal_names_no_other_job(cluster: ControlPlane, namespace: str):
     assert "alike" not in verdict
 
 
-# --- what is to be done about it ------------------------------------------------------------
-
 QUOTA = {"spec": {"hard": {"pods": "0"}}}
 COUNTS_CPU = {"spec": {"hard": {"limits.cpu": "4"}}}
 RANGE = {"spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}, "min": {"memory": "1Gi"}}]}}
@@ -167,7 +161,7 @@ PRIVILEGED = {"containers": [{"securityContext": {"privileged": True}}]}
 
 
 def refuses(cluster: ControlPlane, namespace: str, rule: tuple[str, Json], changes: Json) -> str:
-    """Let a rule refuse the pods of a job, and return the report about it."""
+    """Set a rule that refuses the pods of a job; return the report."""
     kind, body = rule
 
     async def story() -> str:
@@ -175,7 +169,7 @@ def refuses(cluster: ControlPlane, namespace: str, rule: tuple[str, Json], chang
         try:
             made = await api.create(DLJOBS, with_pod("job", changes), namespace)
             async with asyncio.timeout(PATIENCE_S):
-                # It takes the API server a moment to take note of what it is to refuse.
+                # The API server enforces a new rule a moment later.
                 while not (verdicts := await find_out_again(api, [made]))[0]:
                     pass
             return verdicts[0]
@@ -211,7 +205,7 @@ ENFORCED = {"pod-security.kubernetes.io/enforce": "baseline"}
         (("", {}), {"runtimeClassName": "gpu"}, "gpu", "have the RuntimeClass gpu created"),
     ],
 )
-def test_the_remedy_is_that_against_what_refuses_it(
+def test_remedy_is_for_the_refusing_rule(
     cluster: ControlPlane,
     namespace: str,
     rule: tuple[str, Json],

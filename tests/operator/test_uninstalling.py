@@ -1,4 +1,4 @@
-"""All jobs are deleted before DLJob is uninstalled, also by an API server that answers with errors now and then."""
+"""All jobs are deleted before DLJob is uninstalled, in spite of passing errors."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ CHANGED = Conflict(409, {"message": "the object has been modified"})
 
 
 class Api:
-    """An API server with jobs, that first gives other answers to lists and to deletions of one job."""
+    """An API server with jobs that first fails lists and the deletions of one job."""
 
     def __init__(self, *, lists: Sequence[Exception], deletions: Sequence[Exception]) -> None:
         self.there = ["a", "b"]
@@ -47,10 +47,10 @@ def remove_all(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("error", [UNAVAILABLE, FAILED, CHANGED, Unreachable("no answer")])
-def test_a_passing_error_is_not_the_end(monkeypatch, error):
+def test_passing_error_is_retried(monkeypatch, error):
     api = Api(lists=[UNAVAILABLE], deletions=[error, error])
     assert remove_all(api, monkeypatch) == []
-    assert api.deleted == ["b", "a"], "an error with one job keeps no other"
+    assert api.deleted == ["b", "a"], "an error with one job delays no other"
 
 
 @pytest.mark.parametrize("of_list", [True, False])

@@ -1,4 +1,4 @@
-"""Unreadable documents of other owners are left out and reported once; without a cluster."""
+"""Unreadable foreign documents are skipped and reported once."""
 
 import asyncio
 import json
@@ -30,9 +30,7 @@ from dljob_gangs.book import Book
         ("0." + "0" * 90 + "1e100", 10**12),
     ],
 )
-def test_an_amount_beyond_every_bound_counts_as_the_largest_that_kubernetes_knows(
-    text, thousandths
-):
+def test_absurd_amount_counts_as_the_largest(text, thousandths):
     assert read_amount(text) == thousandths
 
 
@@ -43,7 +41,7 @@ def pod(name, cpu, **metadata):
 
 
 class Server(ApiServer):
-    """An API server that has one page of pods."""
+    """An API server with one page of pods."""
 
     def __init__(self, pods):
         self._pods = pods
@@ -53,7 +51,7 @@ class Server(ApiServer):
         yield type("Page", (), {"items": items, "version": "1"})()
 
 
-def test_a_pod_that_cannot_be_read_is_reported_once_and_the_others_are_counted(caplog):
+def test_unreadable_pod_is_reported_once_and_skipped(caplog):
     mirrors = Mirrors()
     pods = [pod("odd", "9" * 200), pod("plain", "2"), pod("most", "1e999999")]
     other_pods = OtherPods(Server(pods), mirrors)
@@ -67,7 +65,7 @@ def test_a_pod_that_cannot_be_read_is_reported_once_and_the_others_are_counted(c
     assert len([each for each in caplog.records if "Pod n/odd" in each.message]) == 1
 
 
-def test_a_gang_whose_roles_are_nested_without_end_ends_no_extender():
+def test_endlessly_nested_roles_do_not_end_the_extender():
     book = Book("dljob-scheduler")
     for depth in (10, 900, 200_000):
         annotations = {"dljob.io/gang-roles": "[" * depth + "]" * depth}
@@ -77,7 +75,7 @@ def test_a_gang_whose_roles_are_nested_without_end_ends_no_extender():
     assert book.world().free == {}
 
 
-def test_the_log_is_not_filled(caplog):
+def test_number_of_reports_is_bounded(caplog):
     unread = Unread()
     for number in range(2 * MOST_REPORTED):
         for _ in range(2):
@@ -86,7 +84,7 @@ def test_the_log_is_not_filled(caplog):
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 3000, 10_000])
-def test_what_is_nested_too_deeply_is_cut_and_its_neighbours_stay(depth):
+def test_too_deep_nesting_is_cut_and_neighbours_stay(depth):
     deep = '{"a":["]}\\"[{",' * depth + "1" + "]}" * depth
     text = (
         f'{{"items": [{{"name": "one"}}, {{"name": "two", "spec": {deep}}}, {{"name": "three"}}]}}'
@@ -96,7 +94,7 @@ def test_what_is_nested_too_deeply_is_cut_and_its_neighbours_stay(depth):
     assert CUT in json.dumps(items) or depth < 500
 
 
-def test_a_status_of_another_writer_is_read_as_far_as_it_makes_sense():
+def test_foreign_status_is_read_where_it_makes_sense():
     status = read_status(
         {
             "phase": "Running",

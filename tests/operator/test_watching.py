@@ -20,10 +20,8 @@ from tests.servers.authority import Authority, write_kubeconfig
 
 
 @on_loop
-async def test_who_runs_an_operator_need_not_have_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """In a container its user is a number, of which nothing is written in /etc/passwd."""
+async def test_operator_needs_no_user_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A container's user may be a number without an entry in /etc/passwd."""
 
     def has_none() -> str:
         raise KeyError("getpwuid(): uid not found: 65532")
@@ -46,7 +44,7 @@ async def test_who_runs_an_operator_need_not_have_a_name(
 
 
 class Lister:
-    """An API server whose first list has no version, as behind a proxy that answers by itself."""
+    """An API server whose first list has no version, as from a proxy."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -56,10 +54,10 @@ class Lister:
         return Listing([], "" if self.asked == 1 else "7")
 
 
-def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
+def test_unusable_list_is_repeated(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Until then a pod that was deleted while its watch was interrupted is taken as present."""
+    """Until then a pod that was deleted during an interruption counts as present."""
     monkeypatch.setattr(watching, "SETTLE_S", 0.0)
     monkeypatch.setattr(watching, "AGAIN_S", 0.0)
 
@@ -73,7 +71,7 @@ def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
         api = cast(ApiServer, Lister())
         watches = Watches(cast(Any, None), api, followed=(Followed(PODS, mirror),))
         lister = asyncio.create_task(watches._list_again())
-        watches._began_anew.set()
+        watches._restarted.set()
         waiting = asyncio.create_task(gone.wait())
         await asyncio.wait((lister, waiting), return_when=asyncio.FIRST_COMPLETED)
         assert not lister.done()
@@ -81,4 +79,4 @@ def test_after_a_list_that_cannot_be_understood_everything_is_listed_again(
         lister.cancel()
 
     asyncio.run(story())
-    assert "cannot list what there is" in caplog.text
+    assert "cannot list the objects" in caplog.text

@@ -1,9 +1,8 @@
 """
-The API server itself refuses wrong jobs, in words that a user understands, and so do we.
+The API server and the parser refuse wrong jobs with messages that users understand.
 
-The jobs are those of the brain's own tests, and the API server's answer to each is in one table, so
-that a job that only one of the two refuses stands out. To add one: a file there, a line in the
-table.
+The jobs are those of the core's tests. One table has the API server's answer to each, so that a job
+that only one of the two refuses is visible. To add one: a file there, a line in the table.
 """
 
 from http import HTTPStatus
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from dljob.core.documents import jobfile, jobschema
-from dljob.core.documents.language.schemas import Text
+from dljob_wire.kinds import Text
 from tests.core.test_jobfile_schema import RULES, iter_nodes
 from tests.operator.manifests import (
     EXAMPLES,
@@ -61,13 +60,7 @@ NEVER_SENT = {
 WRONG = {path.stem: path for path in WRONG_JOBS}
 
 
-@pytest.fixture(scope="module")
-def api(cluster: ControlPlane):
-    with cluster.api() as api:
-        yield api
-
-
-def test_of_every_wrong_job_it_is_known_who_refuses_it():
+def test_each_wrong_job_has_its_refusal():
     assert {*REFUSALS, *ONLY_OURS, *NEVER_SENT} == set(WRONG)
     assert len(REFUSALS) + len(ONLY_OURS) + len(NEVER_SENT) == len(WRONG)
     assert len(REFUSALS) >= 140
@@ -75,7 +68,7 @@ def test_of_every_wrong_job_it_is_known_who_refuses_it():
 
 @pytest.mark.cluster
 @pytest.mark.story
-def test_the_api_server_refuses_each_wrong_job_in_these_words_and_takes_each_good_one(api: Api):
+def test_api_server_refuses_wrong_jobs_and_accepts_good_ones(api: Api):
     for name, words in REFUSALS.items():
         assert refusal(api, "default", read_completed(WRONG[name])) == words, name
     for name in ONLY_OURS:
@@ -88,20 +81,20 @@ def test_the_api_server_refuses_each_wrong_job_in_these_words_and_takes_each_goo
             jobfile.parse(job, require_template=True)
 
 
-def test_we_refuse_what_the_api_server_refuses_and_blame_the_same_place():
+def test_parser_refuses_them_at_the_same_place():
     for name, words in REFUSALS.items():
         with pytest.raises(jobfile.JobFileError) as caught:
             jobfile.parse(read_completed(WRONG[name]), require_template=True)
         ours = {problem.path for problem in caught.value.problems}
         told = " ".join(words)
-        # Where a name is taken twice it blames the entry, and for a label all labels.
+        # It blames the entry for a duplicate name, and all labels for one of them.
         around = {path.removesuffix(".name").removesuffix(".key") for path in ours}
         around |= {path.partition(".labels")[0] + ".labels" for path in ours if ".labels" in path}
         is_no_job = not told.startswith(("spec", "metadata", "<nil>", "kind"))
         assert is_no_job or any(path in told for path in ours | around), name
 
 
-def test_what_the_api_server_cannot_know_we_refuse():
+def test_parser_refuses_jobs_that_the_api_server_cannot_check():
     for name in ONLY_OURS:
         with pytest.raises(jobfile.JobFileError):
             jobfile.parse(read_completed(WRONG[name]), require_template=True)
@@ -113,17 +106,15 @@ FORMS = {
 }
 
 
-def test_every_rule_and_every_form_is_broken_by_one_of_them():
+def test_each_rule_is_broken_by_a_wrong_job():
     complaints = {f"{rule.message}; {rule.remedy}" for rule in RULES}
-    complaints |= {f"{form.complaint}; {form.remedy('')}" for form in FORMS}
+    complaints |= {f"{form.complaint}; {form.mend('')}" for form in FORMS}
     untried = [each for each in complaints if not any(line.endswith(f" {each}") for line in TOLD)]
     assert untried == []
 
 
 @pytest.mark.cluster
-def test_a_wrong_job_is_not_kept_and_says_why_to_who_applies_it(
-    cluster: ControlPlane, namespace: str, tmp_path: Path
-):
+def test_wrong_job_is_not_stored(cluster: ControlPlane, namespace: str, tmp_path: Path):
     wrong = make_manifest("wrong", gpus={"options": [1, 2], "requested": 3})
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(wrong))

@@ -1,4 +1,4 @@
-"""Visitors of the SideCars of pods: clients with some certificate, or with none."""
+"""Clients of pods' SideCars, with any certificate or none."""
 
 import http.client
 import ssl
@@ -11,14 +11,14 @@ from tests.operator.stages import Stage
 
 
 class Visitor:
-    """A client of the SideCar of a pod, perhaps with the certificate in a folder."""
+    """A client of a pod's SideCar, perhaps with a certificate."""
 
     def __init__(self, stage: Stage, pod: str, shows: Path | None) -> None:
-        found = stage.api.get(f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
+        found = stage.api.get(stage.pod_path(pod))
         self._host = found["status"]["podIP"]
         own = stage.kubelets.folder / pod / "tls"
         self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
-        # The name in the server's certificate is not under test here.
+        # The server's name is not under test here.
         self._context.check_hostname = False
         if shows is not None:
             self._context.load_cert_chain(shows / "tls.crt", shows / "tls.key")
@@ -40,6 +40,6 @@ class Visitor:
         return codec.decode(State, body)
 
     def stop(self, state: State) -> tuple[int, bytes]:
-        """Tell it to end, as a later leader would."""
+        """Send a stop, as a later leader."""
         told = Stop(state.epoch + 1, state.generation + 1, state.incarnation, leave=True)
         return self.ask("PUT", "/v1/target", codec.encode_target(told))

@@ -15,7 +15,7 @@ from dljob.operator.__main__ import main
 from tests.project.test_walks import ROOT, WALKS, steps
 
 BEGINNINGS = {"operator/dljob/operator/__main__.py", "operator/dljob/operator/operating.py"}
-"""The program begins here, before any job arrives."""
+"""The start of the program, before any job."""
 
 
 def trace(out: Path) -> None:
@@ -42,7 +42,7 @@ def first_walk() -> list[tuple[str, str]]:
 
 
 def find_unnamed(out: Path) -> set[str]:
-    """Return the files that were passed on the first walk, and are not on the page."""
+    """The files of the first walk that the page lacks."""
     named = {file for file, _ in first_walk()}
     passed = {file for file in out.read_text(encoding="utf-8").split() if "/dl" in file[:12]}
     return passed - named - BEGINNINGS

@@ -1,4 +1,4 @@
-"""A way to the API server that can be cut, or lose what comes back over it."""
+"""A connection to the API server that a test can cut, or make lose answers."""
 
 import asyncio
 import json
@@ -27,15 +27,15 @@ class Wire:
         assert server.port is not None
         self._host, self._port = server.hostname, server.port
         self.kubeconfig = folder / "over-the-wire.kubeconfig"
-        """The kubeconfig for clients that are to speak over this wire."""
+        """The kubeconfig for clients of this wire."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
         self._to_lose = 0
         self.lost = 0
-        """How many answers were lost."""
+        """Lost answers."""
         self.cuts = 0
-        """How many connections were cut."""
+        """Cut connections."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -70,7 +70,7 @@ class Wire:
         await self._server.wait_closed()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for each in others:
-            # One may be about to open a connection to the server, which nobody would cut.
+            # A connection that is just opening would not be cut.
             each.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
@@ -91,7 +91,7 @@ class Wire:
         ends = {writer, far_writer}
         self._open |= ends
         if not self._server.is_serving():
-            # It came right before the end, when the others were cut.
+            # It came right before the end, after the others were cut.
             for each in ends:
                 each.transport.abort()
         try:

@@ -61,6 +61,7 @@ def check_files(folder: Path) -> None:
     names = {re.sub(r"-\d+\.\d+\.\d+", "-V", file.name) for file in folder.iterdir()}
     assert names == {
         *("dljob-V-py3-none-any.whl", "dljob-V.tar.gz", "dljob-sidecar-V.pyz"),
+        *(f"dljob_{name}-V-py3-none-any.whl" for name in ("gangs", "lab", "mcp", "web")),
         *("dljob-man-V.tar.gz", "dljob-completions-V.tar.gz"),
         *("kubectl-dljob-V.tar.gz", "dljob.yaml", "SHA256SUMS", "SHA256SUMS.sig"),
     }

@@ -40,7 +40,7 @@ def test_the_image_is_the_operators():
     assert SERVICE["cap_drop"] == ["ALL"]
 
 
-def test_what_the_examples_need_is_mounted_to_be_read():
+def test_example_data_is_mounted_read_only():
     for volume in SERVICE["volumes"]:
         source, place, mode = volume.split(":")
         assert (ROOT / source).is_dir()

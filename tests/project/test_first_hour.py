@@ -112,7 +112,7 @@ def test_numbers_may_differ_and_words_may_not(first_hour, printed, is_same):
     assert (first_hour.compare(varying, printed) == []) is is_headed
 
 
-def test_a_page_is_written_with_what_was_printed(first_hour):
+def test_page_gets_the_printed_output(first_hour):
     text = f"# A page\n\n{BLOCK}\nMore.\n"
     (block,) = first_hour.read_page(text)
     fresh = first_hour.replace(block, output="other\n")
@@ -128,7 +128,7 @@ def test_a_command_is_typed_in_a_terminal(first_hour, tmp_path):
     assert (ended, first_hour.settle(printed)) == (3, "yes\n")
 
 
-def test_of_what_moves_only_the_end_is_written(first_hour):
+def test_only_the_end_of_a_moving_output_is_written(first_hour):
     moved = "start\n\x1b[1ma\x1b[0m 1\nb 1\r\x1b[2K\x1b[1A\x1b[2Ka 2\nb 2\n\r1 of 2\r\x1b[Kdone\n"
     assert first_hour.settle(moved) == "start\na 2\nb 2\ndone\n"
 
@@ -190,7 +190,7 @@ def test_nothing_is_left_behind(first_hour, end):
 
 
 @pytest.mark.processes
-def test_a_command_after_soon_is_typed_until_it_prints_what_the_page_says(first_hour, tmp_path):
+def test_command_after_soon_repeats_until_it_matches(first_hour, tmp_path):
     text = "<!-- soon -->\n```console\n$ cat count && echo again >> count\nagain\nagain\n```\n"
     (tmp_path / "count").touch()
     blocks = first_hour.read_page(text)
@@ -200,7 +200,7 @@ def test_a_command_after_soon_is_typed_until_it_prints_what_the_page_says(first_
     assert fresh == blocks
 
 
-def test_what_a_command_adds_on_a_slow_machine_is_no_difference(first_hour):
+def test_extra_output_of_a_slow_machine_is_no_difference(first_hour):
     (block,) = first_hour.read_page(BLOCK)
     notice = "dljob up does not answer yet; its log is ~/dljob.log. Ctrl-C gives up.\n"
     assert not first_hour.compare(block, notice + block.output)

@@ -87,7 +87,7 @@ def test_the_folders_of_packages_are_no_packages():
 
 
 @pytest.mark.slow
-def test_every_module_says_what_it_is():
+def test_every_module_has_a_docstring():
     for module in MODULES:
         assert (ast.get_docstring(parsed(module)) or "").strip(), module
 

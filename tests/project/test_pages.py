@@ -23,9 +23,9 @@ import yaml
 from dljob.cli.main import cli
 from dljob.control.settings import PREFIX, Settings, load_tree
 from dljob.core.documents import jobfile, profilefile
-from dljob.core.problems import WrongDocument
 from dljob.local.setup import LocalSettings
 from dljob.operator.settings import OperatorSettings
+from dljob_wire.problems import WrongDocument
 
 ROOT = Path(__file__).resolve().parents[2]
 

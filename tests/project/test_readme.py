@@ -26,7 +26,7 @@ def test_every_block_is_typed_by_a_test():
 
 
 def test_the_targets_of_make_are_there():
-    """`make test` runs this very test, and tests/ctl/test_demo.py runs `dljob demo`, of which `make demo` consists."""
+    """`make test` runs this very test, and addons/lab/tests/test_demo.py runs `dljob demo`, of which `make demo` consists."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for command in commands_of("make demo"):
         assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)

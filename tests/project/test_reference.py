@@ -73,7 +73,7 @@ def first_cells(name: str) -> dict[str, str]:
     return dict(rows)
 
 
-def test_each_page_is_what_the_code_says(reference: ModuleType) -> None:
+def test_each_page_follows_the_code(reference: ModuleType) -> None:
     stale = [name for name, text in reference.made().items() if read(name) != text]
     assert stale == [], "run scripts/write-reference"
 
@@ -156,7 +156,7 @@ def iter_words(path: Path) -> Iterator[str]:
         yield from (word for word in words if re.fullmatch(r"[A-Z][A-Za-z]*[a-z][A-Za-z]*", word))
 
 
-def test_each_reason_says_what_it_means_and_what_to_do() -> None:
+def test_each_reason_has_meaning_and_remedy() -> None:
     table = yaml.safe_load((ROOT / "scripts/reasons.yaml").read_text(encoding="utf-8"))
     for reasons in table.values():
         for name, text in reasons.items():

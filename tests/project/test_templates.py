@@ -17,7 +17,7 @@ def test_there_is_a_form_for_each_kind_of_issue():
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.stem)
-def test_a_form_has_what_github_asks_for_and_names_only_commands_that_exist(form):
+def test_form_is_complete_and_names_known_commands(form):
     document = yaml.safe_load(form.read_text(encoding="utf-8"))
     assert {"name", "description", "body"} <= document.keys()
     known = {verb for verbs in list_sections().values() for verb in verbs} | {"--version"}

@@ -66,5 +66,12 @@ def is_module(name: str) -> bool:
     path = Path(*name.split("."))
     return any(
         (ROOT / half / path).is_dir() or (ROOT / half / path).with_suffix(".py").is_file()
-        for half in ("operator", "sidecar", "addons/gangs", "addons/lab", "addons/web")
+        for half in (
+            "operator",
+            "sidecar",
+            "addons/gangs",
+            "addons/lab",
+            "addons/mcp",
+            "addons/web",
+        )
     )

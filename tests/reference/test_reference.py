@@ -46,7 +46,7 @@ def test_srtf_preempts_by_remaining_time_and_srsf_by_remaining_service():
     assert ends("srsf", Task(0, 10, 1), Task(5, 4, 4)) == [10, 14]
 
 
-def test_what_ends_and_what_comes_at_one_instant_leads_to_one_decision():
+def test_simultaneous_ends_and_arrivals_are_one_decision():
     # At 10 the first ends and the third comes: the second, though it waits, is the longer one.
     tasks = [Task(0, 10, 4), Task(1, 20, 4), Task(10, 5, 4)]
     assert ends("srtf", *tasks) == [10, 35, 15]

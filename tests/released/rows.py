@@ -36,7 +36,7 @@ class Files:
 
     @property
     def wheel(self) -> Path:
-        return self.find("*.whl")
+        return self.find("dljob-*.whl")
 
     @property
     def version(self) -> str:

@@ -26,6 +26,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "operator/dljob/local": (*MACHINE, "attack"),
     "operator/dljob/operator": (*CLUSTER, "chaos", "bench"),
     "addons/lab/dljob_lab": ("test-slow", "test-processes"),
+    "addons/mcp": ("test-processes", "test-control-plane"),
     "addons/web/dljob_web/portal": ("test-control-plane",),
     "operator/dljob/sim": ("test-slow", "test-long", "bench"),
     "operator/dljob/store": ("test-processes", "chaos"),
@@ -54,12 +55,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "images.lock": ("test-processes",),
     "tests/packages": ("test-processes",),
     "tests/released": ("test-processes",),
-    "tests/portal": ("test-control-plane",),
+    "addons/web/tests/portal": ("test-control-plane",),
     "tests/project": ("test-slow",),
     "tests/servers": CLUSTER,
     "tests/sidecar": ("test-processes", "chaos"),
     "tests/sim": ("test-slow", "test-long"),
-    "tests/web": ("test-processes",),
+    "addons/web/tests": ("test-processes",),
 }
 """By the begin of a path."""
 BASE = "main"

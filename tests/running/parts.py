@@ -70,6 +70,15 @@ LINT = tuple(
         ("format", (".venv/bin/ruff", "format", "--check", "--quiet", ".")),
         ("style", (".venv/bin/ruff", "check", "--quiet", "--output-format=concise", ".")),
         ("types", (".venv/bin/mypy",)),
+        # By their modules: the files of an add-on are named from its folder on, and these from the root on.
+        (
+            "addons-types",
+            (
+                ".venv/bin/mypy",
+                *(["-p", "addons.gangs.tests", "-p", "addons.lab.tests"]),
+                *(["-p", "addons.mcp.tests", "-p", "addons.web.tests"]),
+            ),
+        ),
         ("arrows", (".venv/bin/lint-imports", "--no-logo")),
         ("house", (PYTHON, "scripts/measure-house", "--check")),
     )
@@ -81,9 +90,10 @@ PURE = _marked(without=("slow", *REAL, *OTHERS))
 
 # The brain's own tests, which hold the floor under its branches.
 FLOOR = ("--cov", "--cov-report=", "--min-branches=95")
-CORE = _pytest("core", "tests/core", *PURE, *FLOOR, workers=2)
-OTHER_PURE = _pytest("pure", "tests", "--ignore=tests/core", *PURE, workers=2)
-ALL_PURE = _pytest("pure", "tests", *PURE, workers=2)
+BRAIN = ("tests/core", "addons/lab/tests/policies")
+CORE = _pytest("core", *BRAIN, *PURE, *FLOOR, workers=2)
+OTHER_PURE = _pytest("pure", *(f"--ignore={each}" for each in BRAIN), *PURE, workers=2)
+ALL_PURE = _pytest("pure", *PURE, workers=2)
 SLOW = _pytest("slow", *_marked("slow", without=(*REAL, *OTHERS)), workers=2, minutes=60)
 STORIES = (
     _pytest("control-plane", *_marked("story", "cluster", without=("nodes", *OTHERS)), workers=1),

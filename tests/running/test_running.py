@@ -122,7 +122,7 @@ def test_a_step_that_hangs_is_ended_with_all_its_processes(program: Path):
     assert find("sleep 7777") == find("sleep 7778") == []
 
 
-def test_a_run_that_is_told_to_end_takes_its_steps_along(program: Path):
+def test_ended_run_ends_its_steps(program: Path):
     run = begin(program, LIMIT_S, "sh", "-c", STUBBORN)
     assert run.stdout is not None
     while "begun" not in run.stdout.readline():

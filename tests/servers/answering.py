@@ -1,4 +1,4 @@
-"""A small web server in a thread, which answers by a function."""
+"""A small web server in a thread that answers by a function."""
 
 import ssl
 import threading
@@ -13,7 +13,7 @@ Answer = Callable[[str, str, Message], tuple[int, bytes]]
 
 @contextmanager
 def answering(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Serve at a port of 127.0.0.1, which this yields."""
+    """Serve on 127.0.0.1; yields the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

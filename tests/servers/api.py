@@ -1,4 +1,4 @@
-"""The API server as the tests ask it: one request, one JSON document back, or an error that tells all."""
+"""A client of the API server: one request, one JSON document or an error with its status."""
 
 import base64
 import http.client
@@ -20,19 +20,19 @@ ANSWER_SECONDS = 240.0
 
 
 class Refused(Exception):
-    """The API server said no."""
+    """The API server refused a request."""
 
     def __init__(self, status: Json) -> None:
         super().__init__(status.get("message", ""))
         self.code: int = status.get("code", 0)
         self.reason: str = status.get("reason", "")
         self.causes: list[Json] = (status.get("details") or {}).get("causes", [])
-        """For a document that is not valid: each field with what is wrong with it."""
+        """The wrong fields of an invalid document."""
 
 
 class Api:
     """
-    A connection to an API server as the user of a kubeconfig. For one thread at a time.
+    A connection to an API server with a kubeconfig, for one thread at a time.
 
     ``with plane.api() as api: api.post("/api/v1/nodes", {...})``
     """
@@ -70,18 +70,18 @@ class Api:
         return self.ask("GET", path, query=query)
 
     def post(self, path: str, document: Json, **query: object) -> Json:
-        """Create something. ``dryRun="All"`` has it only checked."""
+        """Create an object, or check it with ``dryRun="All"``."""
         return self.ask("POST", path, document, query=query)
 
     def put(self, path: str, document: Json, **query: object) -> Json:
         return self.ask("PUT", path, document, query=query)
 
     def merge(self, path: str, patch: Json, **query: object) -> Json:
-        """Change fields: what is None is removed."""
+        """Change fields; None removes one."""
         return self.ask("PATCH", path, patch, query=query, kind=MERGE)
 
     def apply(self, path: str, document: Json, *, manager: str, **query: object) -> Json:
-        """Apply on the server's side, in the name of a field manager."""
+        """Server-side apply by a field manager."""
         query = {"fieldManager": manager, **query}
         return self.ask("PATCH", path, document, query=query, kind=APPLY)
 
@@ -97,7 +97,7 @@ class Api:
         query: Mapping[str, object] | None = None,
         kind: str = JSON,
     ) -> Json:
-        """Send a request and return the answer, or raise :class:`Refused`."""
+        """Send a request; return the answer, or raise :class:`Refused`."""
         url = f"{path}?{urlencode(query)}" if query else path
         body = None if document is None else json.dumps(document)
         headers = self._headers | ({"Content-Type": kind} if body else {})
@@ -113,7 +113,7 @@ class Api:
     def _exchange(
         self, method: str, url: str, body: str | None, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """Ask over the connection at hand, or over a new one if the server has closed that."""
+        """Use the open connection, or a new one if the server has closed it."""
         is_new = self._connection is None
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(
@@ -129,13 +129,13 @@ class Api:
                 raise
             return self._exchange(method, url, body, headers)
         except BaseException:
-            # Half an answer may be left on it.
+            # It may hold half an answer.
             self.close()
             raise
 
 
 def _show(context: ssl.SSLContext, user: Mapping[str, str]) -> None:
-    """Show the certificate of a user; only from files does Python's SSL take one."""
+    """Load a user's certificate; Python's SSL reads files only."""
     with tempfile.NamedTemporaryFile() as file:
         for part in ("client-certificate-data", "client-key-data"):
             file.write(base64.b64decode(user[part]))

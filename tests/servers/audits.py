@@ -6,5 +6,5 @@ from typing import Any
 
 
 def read_events(log: Path) -> list[dict[str, Any]]:
-    """Return the events of all whole lines; the last line may be half written."""
+    """The events of all whole lines; the last line may be half written."""
     return [json.loads(line) for line in log.read_text(encoding="utf-8").split("\n")[:-1]]

@@ -1,8 +1,8 @@
 """
-The identities in a control plane of the tests: its authority, certificates and kubeconfigs.
+The authority, certificates and kubeconfigs of a test's control plane.
 
-A client of Kubernetes is known by the common name of its certificate and belongs to the groups that its
-organisations name. Kubeconfigs hold everything inline, so that one file is all that a program needs.
+Kubernetes knows a client by the common name of its certificate, and its groups by the organisations.
+Kubeconfigs hold everything inline, so that a program needs one file.
 """
 
 import base64
@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 DAY = dt.timedelta(days=1)
 PEM = serialization.Encoding.PEM
 MASTERS = "system:masters"
-"""The group that may do everything."""
+"""The group with all rights."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Certificate:
     key: bytes
 
     def write(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """Write both into files, for programs that want them there."""
+        """Write both into files."""
         paths = folder / f"{name}.crt", folder / f"{name}.key"
         for path, text in zip(paths, (self.certificate, self.key), strict=True):
             path.write_bytes(text)
@@ -53,12 +53,12 @@ class Authority:
         self.certificate = builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)
 
     def issue_server(self, *names: str) -> Certificate:
-        """Issue what a server shows that is reached by these DNS names and addresses."""
+        """A certificate of a server with these DNS names and addresses."""
         alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
         return self._issue(named(names[0]), alternatives, ExtendedKeyUsageOID.SERVER_AUTH)
 
     def issue_client(self, user: str, groups: Sequence[str] = ()) -> Certificate:
-        """Issue what a user shows who belongs to these groups."""
+        """A certificate of a user in these groups."""
         return self._issue(named(user, *groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _issue(
@@ -102,7 +102,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_signing_keys() -> tuple[bytes, bytes]:
-    """Make the keys that sign and verify the tokens of service accounts, private and public."""
+    """Make the private and public keys for tokens of service accounts."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return private_pem(key), public
@@ -128,7 +128,7 @@ def write_kubeconfig(
         "contexts": [{"name": "tests", "context": context}],
         "current-context": "tests",
     }
-    # JSON is YAML, too.
+    # JSON is also YAML.
     path.write_text(json.dumps(document), encoding="utf-8")
     path.chmod(0o600)
     return path

@@ -1,11 +1,11 @@
 """
-Where the servers of the tests come from: found, or built once into a cache.
+Finds the servers of the tests, or builds them once into a cache.
 
-A kit is what is looked for together, in the folders that environment variables name, on the path, and
-in a cache that is keyed by the pins; it is built into that cache where there is Go. Without any of these
-the tests that need it are skipped and say why, but with ``CI=true`` they fail.
+A kit is a set of programs that are looked for together: in the folders that environment variables name,
+on the path, and in a cache with a key from the pins. If Go is there, it is built into the cache;
+otherwise tests that need it are skipped with the reason, and fail with ``CI=true``.
 
-To build everything beforehand: ``make servers`` (:mod:`tests.servers.preparing`).
+``make servers`` builds everything beforehand (:mod:`tests.servers.preparing`).
 """
 
 import fcntl
@@ -27,29 +27,27 @@ T = TypeVar("T")
 
 FOLDER = "DLJOB_TEST_SERVERS"
 KUBEBUILDER = "KUBEBUILDER_ASSETS"
-"""Where the tools of the Kubernetes world look for an API server and etcd."""
+"""The usual variable for a folder with API server and etcd."""
 HERE = Path(__file__).parent
 BUILD_SECONDS = 3600.0
-"""
-Go keeps the packages that it has compiled, but a machine that is busy with others takes long for the large ones.
-"""
+"""Go caches compiled packages, but a busy machine takes long for the large ones."""
 VERSION_SECONDS = 240.0
 
 
 class Unavailable(Exception):
-    """There is no such server here, and why."""
+    """A server is missing, for this reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oldest:
-    """How the version of a kit is learnt, and from which one on it will do."""
+    """The oldest version of a kit that will do."""
 
     command: tuple[str, ...]
-    """A program of the kit with the arguments by which it tells its version."""
+    """A program of the kit, with arguments that print its version."""
     version: tuple[int, int]
 
     def objection(self, found: Mapping[str, Path]) -> str:
-        """Say why what was found will not do; nothing if it does."""
+        """The reason why these programs will not do; empty if they do."""
         name, *arguments = self.command
         command = [str(found[name]), *arguments]
         ran = subprocess.run(
@@ -66,24 +64,24 @@ class Oldest:
 
 @dataclass(frozen=True, kw_only=True)
 class Kit:
-    """Programs that belong together, and how they are built."""
+    """Programs that belong together, and their build."""
 
     noun: str
-    """The name of these programs in the message that they are missing."""
+    """The name of the programs in messages."""
     programs: Mapping[str, str]
-    """By the name of its file, the Go package of each."""
+    """The Go package of each program."""
     source: Path
-    """The folder of a Go module that pins them."""
+    """The folder of a Go module with the pins."""
     pins: tuple[str, ...] = ("go.mod", "go.sum")
-    """The files there that say what will be built."""
+    """The files that decide what is built."""
     flags: tuple[str, ...] = ()
     linked: str = ""
-    """The flags for the linker, in addition to those that leave out debug information."""
+    """More flags for the linker."""
     folders: tuple[str, ...] = (FOLDER,)
-    """The variables that may name a folder in which all of them are."""
+    """Variables that may name a folder with all programs."""
     oldest: Oldest | None = None
     fixed: Mapping[str, str] = field(
-        # The Go of this machine or none: another one would be downloaded unasked.
+        # The local Go only: another one would be downloaded.
         default_factory=lambda: {
             "GOTOOLCHAIN": "local",
             "CGO_ENABLED": "0",
@@ -107,11 +105,11 @@ FERRETDB = Kit(
 
 KUBERNETES = HERE / "kubernetes"
 OLDEST = (1, 30)
-"""Admission policies are stable from then on, and rules of resources name the field they blame."""
+"""The first version with stable admission policies and precise fields in rule errors."""
 
 
 def stamp() -> str:
-    """Tell the programs of Kubernetes their version, as its own build does."""
+    """Linker flags for the version of Kubernetes, as in its own build."""
     pinned = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)$", _read_pins(), re.MULTILINE)
     assert pinned is not None
     values = {"gitVersion": pinned[1], "gitMajor": pinned[2], "gitMinor": pinned[3]}
@@ -128,7 +126,7 @@ def _commands(*names: str) -> dict[str, str]:
     return {name: f"k8s.io/kubernetes/cmd/{name}" for name in names}
 
 
-# One kit, because they are made for each other: a scheduler may not be newer than its API server.
+# One kit: a scheduler may not be newer than its API server.
 CONTROL_PLANE = Kit(
     noun="control plane of Kubernetes",
     programs=_commands("kube-apiserver", "kube-controller-manager", "kube-scheduler"),
@@ -145,7 +143,7 @@ KUBECTL = Kit(
     folders=(KUBEBUILDER, FOLDER),
     oldest=Oldest(command=("kubectl", "version", "--client"), version=OLDEST),
 )
-# The programs of a node that its distribution does not have.
+# The node's programs that its distribution lacks.
 NODE = Kit(
     noun="kubelet with kube-proxy",
     programs=_commands("kubelet", "kube-proxy"),
@@ -162,7 +160,7 @@ ETCD = Kit(
 
 
 def stamp_helm() -> str:
-    """Tell Helm its version, and which Kubernetes it is to render for where it has none, as its build does."""
+    """Linker flags for the versions of Helm and of its default Kubernetes, as in its own build."""
     pins = (HERE / "helm" / "go.mod").read_text(encoding="utf-8")
     version = re.search(r"helm\.sh/helm/v3 (v\S+)$", pins, re.MULTILINE)
     client = re.search(r"k8s\.io/client-go v0\.(\d+)\.", pins)
@@ -183,7 +181,7 @@ HELM = Kit(
     linked=stamp_helm(),
     oldest=Oldest(command=("helm", "version", "--short"), version=(3, 18)),
 )
-"""Schemas are understood as a whole from 3.18 on."""
+"""The first version that evaluates schemas completely."""
 PROMQL = Kit(
     noun="parser and engine of Prometheus",
     programs={"dljob-test-promql": "."},
@@ -194,12 +192,12 @@ KITS = (FERRETDB, ETCD, CONTROL_PLANE, KUBECTL, NODE, HELM, PROMQL)
 
 
 def find_ferretdb() -> Path:
-    """Return the server of the MongoDB protocol, or skip the test that wants it."""
+    """The server of the MongoDB protocol; skips the test without it."""
     return demand(FERRETDB)["dljob-test-ferretdb"]
 
 
 def demand(*kits: Kit) -> dict[str, Path]:
-    """Return all their programs by name, or skip the test that wants them."""
+    """All programs of the kits by name; skips the test without them."""
     try:
         return find_all(*kits)
     except Unavailable as error:
@@ -207,7 +205,7 @@ def demand(*kits: Kit) -> dict[str, Path]:
 
 
 def do_without(error: Unavailable) -> NoReturn:
-    """Skip the test that wants what is not there; fail it where nothing may be missed."""
+    """Skip the test, or fail it where all tests must run."""
     if os.environ.get("CI") == "true":
         pytest.fail(str(error), pytrace=False)
     pytest.skip(str(error))
@@ -215,7 +213,7 @@ def do_without(error: Unavailable) -> NoReturn:
 
 @contextmanager
 def entered(context: AbstractContextManager[T]) -> Iterator[T]:
-    """Be in what may not be to be had, or do without it."""
+    """Enter a context; skip the test if it is unavailable."""
     with ExitStack() as stack:
         try:
             there = stack.enter_context(context)
@@ -225,7 +223,7 @@ def entered(context: AbstractContextManager[T]) -> Iterator[T]:
 
 
 def find_all(*kits: Kit) -> dict[str, Path]:
-    """Return all their programs by name, found or built."""
+    """All programs of the kits by name, found or built."""
     found: dict[str, Path] = {}
     for kit in kits:
         try:
@@ -236,14 +234,14 @@ def find_all(*kits: Kit) -> dict[str, Path]:
 
 
 def find_or_build(kit: Kit, environment: dict[str, str]) -> dict[str, Path]:
-    """Return explicit programs, those on the path, cached ones, or new ones."""
+    """Explicit programs, those on the path, cached ones, or new ones."""
     objections: list[str] = []
     found = find(kit, environment, objections)
     return found or build(kit, environment, objections)
 
 
 def find(kit: Kit, environment: Mapping[str, str], objections: list[str]) -> dict[str, Path] | None:
-    """Return the first that will do; what is said against those passed over is added."""
+    """The first programs that will do; adds the objections to others."""
     path = environment.get("PATH", "").split(os.pathsep)
     named = [[environment.get(variable, "")] for variable in kit.folders]
     for folders in (*named, path):
@@ -267,7 +265,7 @@ def _look(kit: Kit, folders: list[str]) -> dict[str, Path] | None:
 
 
 def build(kit: Kit, environment: dict[str, str], objections: list[str]) -> dict[str, Path]:
-    """Build what is missing into the cache, once for all who want it at the same time."""
+    """Build missing programs into the cache, once for all processes."""
     cache = kit.cache_folder(environment)
     go = shutil.which("go", path=environment.get("PATH"))
     if go is None:
@@ -286,9 +284,7 @@ def build(kit: Kit, environment: dict[str, str], objections: list[str]) -> dict[
 
 @contextmanager
 def locked(cache: Path) -> Iterator[None]:
-    """
-    Wait until no other process builds; a lock of the kernel, so that it ends with its process.
-    """
+    """Keep other processes from building; the kernel releases the lock with the process."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

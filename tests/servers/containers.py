@@ -44,7 +44,7 @@ class Containers:
     """The variables that its client needs in its environment."""
 
     def __call__(self, *words: str) -> str:
-        """Run it; raise :class:`Unavailable` with what it says if it fails."""
+        """Run a command; raise :class:`Unavailable` with its output if it fails."""
         done = self.try_to(*words)
         if done.returncode != 0:
             raise Unavailable(f"{self.engine} {words[0]}: {done.stderr.strip()[-500:]}")

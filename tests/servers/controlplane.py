@@ -147,7 +147,7 @@ class ControlPlane:
             raise
 
     def close(self) -> None:
-        """End everything at once: what it knows is not needed any more."""
+        """End everything at once, without keeping data."""
         self._guard.close()
 
     def make_scheduler(
@@ -165,11 +165,11 @@ class ControlPlane:
         arguments = [f"--config={config}", *_secured(port, kubeconfig)]
         return self._server("kube-scheduler", arguments, (port, "/readyz"), log=f"{name}.log")
 
-    # --- who may talk to it ---------------------------------------------------------------
+    # --- users and kubeconfigs ---------------------------------------------------------------
 
     @property
     def admin(self) -> Path:
-        """The kubeconfig of a user who may do everything."""
+        """The kubeconfig of a user with all rights."""
         return self._kubeconfig("admin")
 
     def api(self, kubeconfig: Path | None = None) -> Api:
@@ -185,10 +185,7 @@ class ControlPlane:
         return self.kubectl_as(self.admin)
 
     def kubeconfig_for_user(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """
-        Make a user with a certificate, who may do everything that is granted to its name and
-        groups.
-        """
+        """Make a user with a certificate, who may do everything that is granted to its name and groups."""
         return self._write_kubeconfig(
             f"user-{user}", with_certificate(self.authority.issue_client(user, groups))
         )
@@ -212,7 +209,7 @@ class ControlPlane:
         bound = f"-{pod['metadata']['name']}" if pod is not None else ""
         return self._write_kubeconfig(f"account-{namespace}-{name}{bound}", {"token": token})
 
-    # --- what it is made of ---------------------------------------------------------------
+    # --- programs ---------------------------------------------------------------
 
     def _kubeconfig(self, name: str) -> Path:
         return self._folder / f"{name}.kubeconfig"

@@ -104,7 +104,7 @@ class Images:
 
     @contextmanager
     def all_built(self, room: Room) -> Iterator[Stock]:
-        """Build what is missing or has changed, and have a stock of all images."""
+        """Build missing or changed images; return a stock of all."""
         with self._opened():
             self._ensure_tools()
             self._build_trainer()
@@ -130,7 +130,7 @@ class Images:
 
     @contextmanager
     def pause_built(self, room: Room) -> Iterator[Stock]:
-        """Build only what every pod needs."""
+        """Build only the pause image."""
         with self._opened():
             self._ensure_tools()
             yield self._stocked("pause", room, PAUSE)
@@ -166,7 +166,7 @@ class Images:
             stock.renew(room, "\n".join(holds), write_archive)
             yield stock
 
-    # --- what Dockerfiles begin with
+    # --- base images
 
     def _ensure_python(self) -> None:
         if self._has(PYTHON):
@@ -214,7 +214,7 @@ class Images:
         container = self._buildah("from", "scratch")
         try:
             archive = root.with_suffix(".tar")
-            # By tar, because a copy of buildah would not keep who owns what.
+            # By tar, because a copy by buildah would not keep the owners.
             run(["tar", "--directory", str(root), "--create", "--file", str(archive), "."])
             self._buildah("add", "--quiet", container, str(archive), "/")
             archive.unlink()
@@ -224,7 +224,7 @@ class Images:
         finally:
             self._buildah("rm", container)
 
-    # --- what is built, and how it goes on to nodes
+    # --- builds and exports
 
     def _build_trainer(self) -> None:
         self._ensure_python()
@@ -273,9 +273,7 @@ class Images:
         run(["tar", "--directory", str(layout), "--create", "--file", str(archive), "."])
 
     def _forget_old_layers(self) -> None:
-        """
-        Remove the images without a name and a child, now and then: later builds may still use them.
-        """
+        """Remove the images without a name and a child, now and then: later builds may still use them."""
         if len(self._buildah("images", "--all", "--quiet").split()) > MOST_LAYERS:
             self._buildah("rmi", "--prune")
 
@@ -319,7 +317,7 @@ def _busybox() -> Path:
 
 
 def _forget_old_blobs(layout: Path) -> None:
-    """Remove from a folder of images what none of them consists of."""
+    """Remove unused blobs from a layout."""
 
     def read(digest: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
@@ -386,7 +384,7 @@ def _make_timeless(context: Path) -> None:
 
 @contextmanager
 def _pip_settings() -> Iterator[list[str]]:
-    """Have pip reach in a build what it reaches on this machine; nothing of it stays in an image."""
+    """Give builds the pip settings of this machine; none of them stays in an image."""
     settings = read_pip_settings()
     certificates = settings.get("cert", "")
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
@@ -417,7 +415,7 @@ def _mirror() -> Sequence[str]:
 def run(
     command: Sequence[str], *, stdin: str = "", environment: dict[str, str] | None = None
 ) -> str:
-    """Run a command that belongs to the making of images, and return what it prints."""
+    """Run a command of a build; return its output."""
     ran = subprocess.run(
         command,
         input=stdin,

@@ -18,7 +18,7 @@ class Said(NamedTuple):
 
 
 class KubectlFailed(Exception):
-    """It ended with an error; the message is what it said."""
+    """A command failed; the message is its output."""
 
 
 class Kubectl:

@@ -33,7 +33,7 @@ def remove_namespace(api: Api, name: str) -> None:
 
 
 def empty_namespace(api: Api, name: str) -> None:
-    """Delete the jobs and the pods of a namespace, although nobody lets go of them."""
+    """Delete the jobs and pods of a namespace, with their finalizers."""
     for path in (f"{JOBS}/{name}/{names.PLURAL}", f"{PATH}/{name}/pods"):
         for each in _list(api, path):
             _remove(api, f"{path}/{each['metadata']['name']}", each["metadata"])
@@ -45,7 +45,7 @@ def _list(api: Api, path: str) -> list[Json]:
     except Refused as refused:
         if refused.code != http.client.NOT_FOUND:
             raise
-        # This control plane does not know what a DLJob is.
+        # This control plane has no definition of DLJobs.
         return []
     return items
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from addons.web.tests.browsers import provide
 from tests.servers.binaries import KITS, Kit, Unavailable, find_all
 from tests.servers.images import Images
 from tests.servers.packages import ensure_packages
 from tests.servers.realnodes import open_room
-from tests.web.browsers import provide
 
 
 def find_kit(kit: Kit) -> str:

@@ -39,7 +39,7 @@ The name of this run among those of this machine. Not its process id alone: in a
 OWN_GROUP = f"{GROUP}{WORD}-"
 _HELD: list[TextIO] = []
 """The lock that says that this run lives."""
-"""So the names of control groups begin; then comes who has made them."""
+"""The prefix of control groups, before the name of the run."""
 STEP_SECONDS = 300.0
 PODS = "10.244.0.0/16"
 LOST_SECONDS = 20
@@ -110,10 +110,7 @@ class RealNode:
         self.kubelet.start()
 
     def power_off(self) -> None:
-        """
-        End everything on it at once, its containers first of all, and report it to no other
-        program.
-        """
+        """End everything on it at once, its containers first of all, and report it to no other program."""
         # The programs that start containers go first, so that no container comes back.
         self.kubelet.kill()
         self.containerd.kill()
@@ -316,7 +313,7 @@ def _is_removed(group: Path) -> bool:
     try:
         group.rmdir()
     except FileNotFoundError:
-        # Another run removes what is left, too.
+        # Another run may remove it at the same time.
         return True
     except OSError:
         # Its last process is gone, and the kernel has not yet taken note of it.
@@ -324,7 +321,7 @@ def _is_removed(group: Path) -> bool:
     return True
 
 
-# --- what its programs read -------------------------------------------------------------
+# --- configuration files -------------------------------------------------------------
 
 
 def _pods(folder: Path) -> str:

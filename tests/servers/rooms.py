@@ -110,7 +110,7 @@ class Room:
         return process
 
     def run(self, *command: str | Path, seconds: float) -> str:
-        """Run a command in the room, and return what it prints."""
+        """Run a command in the room; return its output."""
         pipe = subprocess.PIPE
         with self._among_its_processes():
             process = subprocess.Popen(

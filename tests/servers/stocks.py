@@ -44,7 +44,7 @@ class Stock:
             archive = Path(folder) / "images.tar"
             write_archive(archive)
             _import(archive, self._storage, room, Path(folder))
-        # Only now: what was begun and not ended is of no use.
+        # Only now: an incomplete storage is useless.
         self._label.write_text(holds)
 
     def copy_to(self, storage: Path) -> None:
@@ -66,7 +66,7 @@ class Stock:
 
 
 class Containerd(Server):
-    """A containerd of its own, with everything of it in one folder but what it stores."""
+    """A containerd with all its files except the storage in one folder."""
 
     def __init__(
         self, folder: Path, storage: Path, room: Room, *, settings: str, ready: str

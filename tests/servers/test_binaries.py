@@ -1,4 +1,4 @@
-"""Servers for tests are found where they should be, built once, and missed loudly."""
+"""Servers for tests are found in order, built once, and reported if they are missing."""
 
 import os
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path / "home"), "PATH": ""}
 
 
-def test_an_explicit_folder_comes_first_then_the_path_then_the_cache(tmp_path: Path, bare):
+def test_explicit_folder_comes_before_path_and_cache(tmp_path: Path, bare):
     cached = make_executable(FERRETDB.cache_folder(bare) / FERRETDB_NAME)
     assert find_or_build(FERRETDB, bare) == {FERRETDB_NAME: cached}
     on_path = make_executable(tmp_path / "bin" / FERRETDB_NAME)
@@ -55,14 +55,14 @@ def test_an_explicit_folder_comes_first_then_the_path_then_the_cache(tmp_path: P
     assert find_or_build(FERRETDB, bare) == {FERRETDB_NAME: explicit}
 
 
-def test_what_belongs_together_comes_from_one_place(tmp_path: Path, bare):
+def test_programs_of_a_kit_come_from_one_place(tmp_path: Path, bare):
     bare[KUBEBUILDER] = str(make_servers(tmp_path / "assets", "v1.36.0", ["kube-apiserver"]))
     bare[FOLDER] = str(make_servers(tmp_path / "servers", "v1.31.0"))
     found = find_or_build(CONTROL_PLANE, bare)
     assert found == {name: tmp_path / "servers" / name for name in CONTROL_PLANE.programs}
 
 
-def test_what_is_too_old_is_passed_over(tmp_path: Path, bare):
+def test_too_old_programs_are_skipped(tmp_path: Path, bare):
     bare[KUBEBUILDER] = str(make_servers(tmp_path / "old", "v1.29.9"))
     bare["PATH"] = str(make_servers(tmp_path / "untold", ""))
     with pytest.raises(Unavailable, match=r"old/kube-apiserver is of v1\.29, older than 1\.30"):
@@ -72,13 +72,13 @@ def test_what_is_too_old_is_passed_over(tmp_path: Path, bare):
 
 
 @pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.noun)
-def test_without_go_it_is_unavailable_and_says_where_it_was_looked_for(bare, kit: Kit):
+def test_without_go_the_message_names_the_places(bare, kit: Kit):
     looked = ", ".join((*kit.folders, "PATH"))
     with pytest.raises(Unavailable, match=f"there is none in {looked} or .*, and no Go"):
         find_or_build(kit, bare)
 
 
-def test_the_pins_of_kubernetes_name_one_release(bare):
+def test_kubernetes_pins_name_one_release(bare):
     pins = binaries.KUBERNETES.joinpath("go.mod").read_text()
     [pinned] = [line for line in pins.splitlines() if line.startswith("require k8s.io/kubernetes ")]
     version = pinned.rpartition(" ")[2]
@@ -95,7 +95,7 @@ echo binary > "$2" && chmod +x "$2"
 """
 
 
-def test_it_is_built_once_however_many_want_it(tmp_path: Path, bare):
+def test_concurrent_builds_build_once(tmp_path: Path, bare):
     log = tmp_path / "log"
     bin_folder = make_executable(tmp_path / "bin" / "go", GO.format(log=log)).parent
     bare["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
@@ -107,7 +107,7 @@ def test_it_is_built_once_however_many_want_it(tmp_path: Path, bare):
     assert sorted(each.name for each in cache.iterdir()) == [FERRETDB_NAME, "lock"]
 
 
-def test_a_build_that_fails_says_why_and_leaves_nothing(tmp_path: Path, bare):
+def test_failed_build_says_why_and_leaves_nothing(tmp_path: Path, bare):
     failing = "#!/bin/sh\necho one >&2; echo 'go.mod requires go >= 1.99' >&2; exit 1\n"
     bin_folder = make_executable(tmp_path / "bin" / "go", failing).parent
     bare["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
@@ -119,7 +119,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(tmp_path: Path, bare):
 @pytest.mark.parametrize(
     ("is_ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
 )
-def test_who_misses_it_is_skipped_but_fails_where_nothing_may_be_missed(
+def test_missing_kit_skips_or_fails_the_test(
     bare, monkeypatch: pytest.MonkeyPatch, is_ci: str, outcome: type[BaseException]
 ):
     for name, value in {**bare, FOLDER: "", "CI": is_ci, "XDG_CACHE_HOME": ""}.items():

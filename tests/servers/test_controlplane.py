@@ -1,4 +1,4 @@
-"""The control plane of the tests is a real one, comes back where it was, and is never left behind."""
+"""The control plane of the tests is real, restarts in place, and always ends with the tests."""
 
 import json
 import os
@@ -28,12 +28,12 @@ def make_pod(name: str, **spec: object) -> Json:
 
 
 def wait_until_bound(api: Api, path: str) -> str:
-    """Return the node that a scheduler has bound a pod to."""
+    """The node to which a scheduler has bound a pod."""
     found: str = wait_until(lambda: api.get(path)["spec"].get("nodeName"), what="a node")
     return found
 
 
-def test_it_survives_the_end_of_its_api_server(tmp_path: Path):
+def test_plane_survives_the_end_of_its_api_server(tmp_path: Path):
     policy = {"rules": [{"level": "Metadata", "resources": [{"resources": ["configmaps"]}]}]}
     with ControlPlane(tmp_path, Wishes(audit_policy=policy)) as plane, plane.api() as api:
         path = f"/api/v1/namespaces/{make_namespace(api)}/configmaps"
@@ -48,14 +48,14 @@ def test_it_survives_the_end_of_its_api_server(tmp_path: Path):
         events = [json.loads(line) for line in plane.audit_log.read_text().splitlines()]
         audited = {(event["verb"], event["user"]["username"]) for event in events}
         assert ("create", "admin") in audited
-        # The others have found it again.
+        # The other programs have found it again.
         pods = path.replace("configmaps", "pods")
         add_nodes(api, [make_node("made")])
         api.post(pods, make_pod("p"))
         assert wait_until_bound(api, f"{pods}/p") == "made"
 
 
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path):
+def test_failed_server_says_why_and_leaves_nothing(tmp_path: Path):
     plane = ControlPlane(tmp_path, Wishes(api_server=["--no-such-flag"]))
     with pytest.raises(RuntimeError, match="unknown flag: --no-such-flag"), plane:
         pytest.fail("it began to serve")
@@ -74,7 +74,7 @@ sys.stdin.read()
 """
 
 
-def test_it_ends_with_the_tests_however_they_end(tmp_path: Path):
+def test_plane_ends_with_the_tests_however_they_end(tmp_path: Path):
     command = [sys.executable, "-c", START, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}"}
     pipe = subprocess.PIPE
@@ -90,7 +90,7 @@ def test_it_ends_with_the_tests_however_they_end(tmp_path: Path):
 # --- the parts that need no control plane -------------------------------------------------
 
 
-def test_what_a_guard_holds_outlives_the_thread_that_started_it(tmp_path: Path):
+def test_guarded_process_outlives_its_starting_thread(tmp_path: Path):
     with Guard() as guard:
         started: list[subprocess.Popen[bytes]] = []
         thread = threading.Thread(
@@ -102,7 +102,7 @@ def test_what_a_guard_holds_outlives_the_thread_that_started_it(tmp_path: Path):
     assert started[0].wait(240.0) == -signal.SIGKILL
 
 
-def test_ports_are_free_and_not_those_that_clients_are_given():
+def test_chosen_ports_are_free_and_not_ephemeral():
     ports = choose_ports(8)
     assert len(set(ports)) == 8
     for port in ports:

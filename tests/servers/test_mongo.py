@@ -1,4 +1,4 @@
-"""The server of the tests serves, comes back where it was, and is never left behind."""
+"""The MongoDB server of the tests restarts in place, and always ends with the tests."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.story
-def test_it_keeps_its_place_and_its_data(tmp_path: Path):
+def test_server_keeps_its_place_and_its_data(tmp_path: Path):
     with MongoServer(find_ferretdb(), tmp_path) as server:
         with closing(MongoClient[dict[str, object]](server.url("db"))) as client:
             client["db"].things.insert_one({"_id": 1})
@@ -30,7 +30,7 @@ def test_it_keeps_its_place_and_its_data(tmp_path: Path):
             assert client["db"].things.find_one() == {"_id": 1}
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path):
+def test_failed_server_says_why(tmp_path: Path):
     server = MongoServer(find_ferretdb(), tmp_path, tls=tmp_path / "nowhere")
     with pytest.raises(RuntimeError, match="no such file or directory"):
         server.start()
@@ -47,7 +47,7 @@ sys.stdin.read()
 """
 
 
-def test_it_ends_with_the_tests_however_they_end(tmp_path: Path):
+def test_server_ends_with_the_tests_however_they_end(tmp_path: Path):
     command = [sys.executable, "-c", START, str(find_ferretdb()), str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE

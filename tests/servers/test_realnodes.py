@@ -33,19 +33,19 @@ pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 SECONDS = 240.0
 OF_OTHERS = ("mounts", "files")
-"""Tests that run beside these have some for a while, such as a small disk."""
+"""Other tests may have some for a while, such as a small disk."""
 
 
 @pytest.fixture
 def machine() -> Iterator[None]:
-    """The machine that may have nodes, and has to be afterwards what it was before."""
+    """A machine that may have nodes, and must be unchanged afterwards."""
     try:
         ensure_packages()
     except Unavailable as error:
         do_without(error)
     before = look_around()
     yield
-    # The kernel takes a network away a moment after its last process.
+    # The kernel removes a network a moment after its last process.
     end = time.monotonic() + SECONDS
     while (changed := compare(before, look_around())) and time.monotonic() < end:
         time.sleep(0.1)
@@ -53,9 +53,7 @@ def machine() -> Iterator[None]:
 
 
 def compare(before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, list[str]]:
-    """
-    Return the differences; not the mounts and files that are gone, because other tests end theirs.
-    """
+    """Return the differences; not the mounts and files that are gone, because other tests end theirs."""
     changed = {}
     for name, seen in before.items():
         there, had = Counter(after[name]), Counter(seen)
@@ -66,7 +64,7 @@ def compare(before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[s
 
 
 def look_around() -> dict[str, list[str]]:
-    """All that nodes change on a machine, where they are not in a room."""
+    """All that nodes could change outside of a room."""
     asked = {
         "addresses": ("ip", "-brief", "address"),
         "links": ("ip", "-brief", "link"),
@@ -91,11 +89,11 @@ def look_around() -> dict[str, list[str]]:
 
 def _words(*command: str) -> list[str]:
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS)
-    # Rules bear the time at which they were asked for.
+    # Rules show the time of their request.
     return [line for line in ran.stdout.splitlines() if not line.startswith("#")]
 
 
-def test_what_is_done_in_a_room_is_not_seen_outside(machine, tmp_path: Path):
+def test_room_is_isolated(machine, tmp_path: Path):
     with Room() as room:
         room.run("ip", "link", "add", "inside", "type", "bridge", seconds=SECONDS)
         room.run("ip", "address", "add", "10.98.0.1/32", "dev", "inside", seconds=SECONDS)
@@ -108,9 +106,7 @@ def test_what_is_done_in_a_room_is_not_seen_outside(machine, tmp_path: Path):
         assert room.run("echo", "said", seconds=SECONDS) == "said\n"
 
 
-def test_processes_of_a_room_are_ended_with_it_and_the_orphans_among_them_buried(
-    machine, tmp_path: Path
-):
+def test_room_ends_its_processes_and_buries_orphans(machine, tmp_path: Path):
     with Room() as room:
         orphan = room.spawn(["sh", "-c", "(sleep 0.1 &) ; exit 3"], tmp_path / "orphan.log")
         assert orphan.wait(SECONDS) == 3
@@ -118,7 +114,7 @@ def test_processes_of_a_room_are_ended_with_it_and_the_orphans_among_them_buried
         ended = room.spawn(["sleep", "600"], tmp_path / "ended.log")
         ended.terminate()
         assert ended.wait(SECONDS) == -signal.SIGTERM
-        # The first process has buried the orphan, and is still there.
+        # The first process has buried the orphan, and still lives.
         wait_until(lambda: len(_words("pgrep", "--ns", str(room.first), ".")) == 2, what="its end")
         assert stays.poll() is None
     assert stays.returncode == -signal.SIGKILL
@@ -161,19 +157,19 @@ with run_a_pod(Path(sys.argv[1])):
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One with a short name: a kubelet has sockets far below it, whose paths must not be long."""
+    """A folder with a short name: a kubelet has sockets far below it, with limited paths."""
     return tmp_path_factory.mktemp("node")
 
 
-def test_a_node_leaves_nothing_behind(machine, folder: Path):
+def test_node_leaves_nothing_behind(machine, folder: Path):
     with run_a_pod(folder):
         assert find_groups(GROUP)
     assert find_processes(str(folder)) == []
     assert not (folder / "node1").exists()
 
 
-def test_of_a_node_whose_tests_are_killed_only_empty_control_groups_are_left(machine, folder: Path):
-    """They are named after a process that is gone, and the next test run removes them."""
+def test_killed_tests_leave_only_empty_control_groups(machine, folder: Path):
+    """Their names contain the dead process, and the next run removes them."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'sidecar'}:{ROOT / 'operator'}"}
     command = [sys.executable, "-c", HOLD, str(folder)]
     pipe = subprocess.PIPE

@@ -1,9 +1,8 @@
 """
-Containers whose trainings obey the test, so that one certain thing happens and no other.
+Containers whose trainings obey the test, for cases that a random story meets only by chance.
 
-These containers arrange the cases that a random story meets by chance. A training hears orders
-through a pipe; a start is held up by stopping the warm interpreter that is to become it; and
-declarations meet in one step of the SideCar, if it stands still itself while they arrive.
+A training reads orders from a pipe; a stopped warm interpreter delays a start; and a stopped SideCar
+receives several declarations in one step.
 """
 
 from __future__ import annotations
@@ -16,22 +15,21 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Self
 
 from dljob_sidecar.behaviour.table import Trigger
 from dljob_wire.messages import Phase, Run, State, Target, Term
 from tests.sidecar.containers import Container, Manner, ask_for, find_sidecar, run_of
-from tests.sidecar.drivers import LIMIT_SECONDS, read_proc, wait_until
+from tests.sidecar.drivers import LIMIT_SECONDS, read_proc, read_state, wait_until
 from tests.sidecar.matrices import Pair, read_pairs
 
 PRELOADED = "json"
-"""The module that warm interpreters have imported, by which the test recognises them."""
+"""The test recognises warm interpreters by this imported module."""
 
 
 class Stage:
-    """Makes the containers, and gathers what was heard in them."""
+    """Makes the containers, and gathers the pairs of phase and event in them."""
 
     def __init__(self, folder: Path, token: str) -> None:
         self._folder = folder
@@ -40,7 +38,7 @@ class Stage:
         self._lock = threading.Lock()
         self.heard: Counter[Pair] = Counter()
         self.excused: dict[Pair, str] = {}
-        """The pairs that this machine cannot bring about, and the reasons."""
+        """The pairs that this machine cannot produce, and the reasons."""
 
     @contextmanager
     def container(self, manner: Manner) -> Iterator[Actors]:
@@ -59,13 +57,11 @@ class Stage:
 class Actors(Container):
     """A container whose training obeys the test."""
 
-    # --- the training -----------------------------------------------------------------------
-
     @property
     def generation(self) -> int:
         return self.sidecar.state().held_generation
 
-    def wait_told(self, line: str) -> None:
+    def wait_journal(self, line: str) -> None:
         wait_until(lambda: line in self.journal(), what=f"{line!r} in {self.folder}")
 
     def run_and_wait(self, processes: int = 1) -> int:
@@ -73,7 +69,7 @@ class Actors(Container):
         self.run(processes)
         generation = self.term.generation
         for rank in range(processes):
-            self.wait_told(f"ready {generation}.{rank}")
+            self.wait_journal(f"ready {generation}.{rank}")
         self.wait_for_phase(Phase.RUNNING)
         return generation
 
@@ -85,29 +81,25 @@ class Actors(Container):
         os.close(pipe)
 
     def ask_to_save(self, processes: int) -> None:
-        """
-        Start the training again, and declare a newer target: the leader is asked for a checkpoint.
-        """
+        """Restart the training and declare a newer target, so that the leader has to save."""
         self.stop(checkpoint=False)
         self.settle()
         generation = self.run_and_wait(processes)
         self.run()
-        self.wait_told(f"asked {generation}.0")
+        self.wait_journal(f"asked {generation}.0")
 
     def try_checkpoint(self) -> None:
-        """Declare that the training saves itself once more and goes on."""
+        """Declare one more trial of the checkpoint."""
         known = self.accepted
         assert isinstance(known, Run)
         assert self.declare(replace(known, trial=known.trial + 1)) == 200
 
-    # --- what is heard ----------------------------------------------------------------------
-
     def wait_heard(self, phase: Phase, trigger: Trigger) -> None:
         pair = (phase, trigger.value)
-        wait_until(lambda: pair in read_pairs(self.sidecar.told()), what=f"{pair}")
+        wait_until(lambda: pair in read_pairs(self.sidecar.read_log()), what=f"{pair}")
 
-    def say_what_changes_nothing(self, phase: Phase) -> State:
-        """Repeat, stamp, contradict, say what is old and what was meant for another."""
+    def declare_without_effect(self, phase: Phase) -> State:
+        """Repeat, stamp and contradict the target; declare an older one and one of another container."""
         known = self.accepted
         assert known is not None
         assert self.declare(known) == 200
@@ -124,7 +116,7 @@ class Actors(Container):
         assert self.declare_to("another", run_of(self.newer())) == 409
 
     def declare_at_once(self, *targets: Target) -> list[int]:
-        """Let several declarations arrive while the SideCar stands still; return the statuses."""
+        """Send several declarations to the stopped SideCar; return the statuses."""
         incarnation = self.sidecar.incarnation
         targets = tuple(replace(target, incarnation=incarnation) for target in targets)
         with ExitStack() as stack:
@@ -138,32 +130,28 @@ class Actors(Container):
                 self.accept(target)
         return statuses
 
-    # --- processes ----------------------------------------------------------------------------
-
     @property
     def pid(self) -> int:
         return find_sidecar(self.sidecar.process.pid)
 
     def spares(self, count: int) -> list[int]:
-        """
-        Stop, wait for ``count`` warm interpreters, and return them in the order of their start.
-        """
-        # Those that have become a training look like those that wait.
+        """Stop, and return ``count`` warm interpreters in the order of their start."""
+        # A running training that was a spare looks like a spare.
         self.stop(checkpoint=False)
         self.settle()
         self.wait_for(lambda state: state.warmth.ready == count)
         children = read_proc(self.pid, f"task/{self.pid}/children").split()
-        found = [int(child) for child in children if is_spare(int(child))]
+        found = [
+            int(child)
+            for child in children
+            if read_proc(int(child), "cmdline").endswith(f"\0{PRELOADED}\0".encode())
+        ]
         assert len(found) == count
         return sorted(found)
 
 
-def is_spare(pid: int) -> bool:
-    return read_proc(pid, "cmdline").endswith(f"\0{PRELOADED}\0".encode())
-
-
 class Line:
-    """A connection that the SideCar has taken up already, and on which it waits for a request."""
+    """A connection on which the SideCar already waits for a request."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -201,18 +189,13 @@ class Line:
         return block
 
 
-def stands_still(pid: int) -> bool:
-    return b") T " in read_proc(pid, "stat")
-
-
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
-    """Let processes stand still."""
+    """Stop processes with SIGSTOP meanwhile."""
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        for pid in pids:
-            wait_until(partial(stands_still, pid), what="a standstill")
+        wait_until(lambda: all(read_state(pid) == "T" for pid in pids), what="a standstill")
         yield
     finally:
         for pid in pids:

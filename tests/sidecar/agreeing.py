@@ -1,8 +1,8 @@
 """
-A rank that takes steps and says at which ones it saves; started several times by :mod:`tests.sidecar.test_training_module`.
+A rank of :mod:`tests.sidecar.test_training_module` that takes steps and writes down its saves.
 
-``python -m tests.sidecar.agreeing FOLDER SAVES [torch]``: it ends after SAVES saves. Its file,
-named by its rank, gets a line for each.
+``python -m tests.sidecar.agreeing FOLDER SAVES [torch]`` ends after SAVES saves; the file named by
+its rank gets a line for each.
 """
 
 import os
@@ -25,13 +25,13 @@ def main(folder: str, saves: str, way: str = "") -> None:
         distributed.init_process_group("gloo")
     left = int(saves)
     training.folder(folder)
-    with Path(folder, str(rank)).open("w", buffering=1) as told:
-        told.write("ready\n")
+    with Path(folder, str(rank)).open("w", buffering=1) as journal:
+        journal.write("ready\n")
         for step in range(1, LIMIT):
-            # Nothing holds the ranks together, and each has its own pace.
+            # The ranks are not synchronised, and each has its own pace.
             time.sleep(chance.choice((0.0, 0.0002, 0.001)))
             if training.should_save(step):
-                told.write(f"{step}\n")
+                journal.write(f"{step}\n")
                 left -= 1
             if not left:
                 return

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.sidecar.drivers import ROOT
+from tests.sidecar.drivers import ROOT, run_program
 
 
 def build(
@@ -19,13 +19,9 @@ def build(
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Write the archive of the checkout at ``root``, by that interpreter."""
-    return subprocess.run(
+    return run_program(
         [*python, str(root / "scripts" / "build-sidecar"), "--output", str(target)],
         env={**os.environ, **environment},
         umask=umask,
         cwd=target.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
     )

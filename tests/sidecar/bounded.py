@@ -1,8 +1,4 @@
-"""
-``python bounded.py COMMAND …``: become the command, without the right to make namespaces.
-
-So a test that runs as root finds what a plain machine may be like, on which there are none.
-"""
+"""``python bounded.py COMMAND …``: run the command without the right to make namespaces."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""``python bundles.py BUNDLE COMMAND …``: run the command in a container that runc has a bundle of."""
+"""``python bundles.py BUNDLE COMMAND …``: run the command in the container of a runc bundle."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Authorities and certificates, made in a second and good for a test."""
+"""Authorities and certificates for tests."""
 
 import datetime as dt
 import ssl
@@ -19,7 +19,7 @@ PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """Someone whom both sides trust, or not."""
+    """A certificate authority."""
 
     def __init__(self, name: str = "dljob tests") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -36,7 +36,7 @@ class Authority:
         )
 
     def issue(self, folder: Path, name: str, *, days: float = 1.0) -> Path:
-        """Write a certificate for a DNS name, as a mounted Secret has it; negative days are over."""
+        """Write a certificate for a DNS name, as in a mounted Secret; with negative days it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "of no importance")])
         until = _now() + days * DAY
@@ -85,7 +85,7 @@ def make_people(folder: Path) -> People:
 
 
 def client_context(folder: Path | None, authority: Path) -> ssl.SSLContext:
-    """Make a client that trusts the authority of one folder, and shows the certificate of another."""
+    """Trust the authority of one folder, and present the certificate of another."""
     context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
     if folder is not None:
         context.load_cert_chain(folder / "tls.crt", folder / "tls.key")

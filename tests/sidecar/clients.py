@@ -1,4 +1,4 @@
-"""A client that sends the given bytes, one by one if asked, and waits no longer than it must."""
+"""A raw HTTP client with a limit on each wait."""
 
 import asyncio
 import functools
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def live_through(story: Coroutine[Any, Any, T]) -> T:
-    """Run a test's story; it is no law how fast it is, but it must end."""
+    """Run a coroutine to its end, within a long limit."""
     return asyncio.run(asyncio.wait_for(story, LONGEST_SECONDS))
 
 
 def lived(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test of a story: pytest calls it with the fixtures that the story names."""
+    """Make a test from a coroutine, with its fixtures."""
 
     @functools.wraps(story)
     def test(**given: Any) -> None:
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Client:
-    """Where to speak, and as whom; with neither a context nor a socket it is plain HTTP."""
+    """An address and an identity; with neither a context nor a socket it is plain HTTP."""
 
     socket: Path | None = None
     port: int = 0
@@ -64,7 +64,7 @@ class Client:
         )
 
     async def send(self, request: bytes, *, is_all: bool = False) -> bytes:
-        """Send anything, perhaps as all there will be, and return what comes until the end."""
+        """Send bytes, and return the answer up to its end; ``is_all`` closes the sending side."""
         reader, writer = await self.connect()
         try:
             writer.write(request)
@@ -91,10 +91,10 @@ class Client:
 
 
 async def hang_up(*writers: asyncio.StreamWriter) -> None:
-    """Close connections now: a goodbye in TLS would outlive the test's loop."""
+    """Abort connections, because a TLS shutdown would outlive the loop of the test."""
     for writer in writers:
         writer.transport.abort()
-    # Their sockets are closed in the next turn of the loop, which must not end before.
+    # The next turn of the loop closes the sockets.
     await asyncio.sleep(0)
 
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.sidecar.drivers import Driver, find_processes, wait_until, witnessed
+from tests.sidecar.reshapes import Job
 from tests.sidecar.sidecars import TRAINER, SideCar
 from tests.sidecar.standins import StandIn, build_nvml, library_path
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _leave_no_transports() -> Iterator[None]:
-    """Let a connection that was never closed fail its own module, and none that comes later."""
+    """A connection that was never closed fails its own module, not a later one."""
     yield
     gc.collect()
 
 
 @pytest.fixture
 def token() -> Iterator[str]:
-    """Name this test in the command line of every process of it, and see that none survives."""
+    """Name this test in the command line of each of its processes; none may survive it."""
     with witnessed() as name:
         yield name
 
@@ -43,7 +44,7 @@ def drive(tmp_path: Path, token: str) -> Iterator[Callable[..., Driver]]:
     yield make
     for driver in drivers:
         driver.close()
-    # A harness kills the processes that it leaves behind in its last moments, or the kernel does.
+    # The harness or the kernel kills the remaining processes at its end.
     with contextlib.suppress(AssertionError):
         wait_until(lambda: not find_processes(token) or None, what="the end of all processes")
 
@@ -53,12 +54,16 @@ def start(tmp_path: Path, token: str) -> Iterator[Callable[..., SideCar]]:
     """Start SideCars; they are ended after the test."""
     started = []
 
-    def begin(*manners: str, command: tuple[str, ...] = (), name: str = "", **how: Any) -> SideCar:
+    def begin(
+        *manners: str, command: Sequence[str] = (), name: str = "", waits: bool = True, **how: Any
+    ) -> SideCar:
         """Start the SideCar of one job; several jobs on one machine need a ``name`` each."""
         command = command or (sys.executable, "-S", TRAINER, token, *manners)
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         started.append(SideCar(folder, token, *command, **how))
+        if waits:
+            started[-1].wait_ready()
         return started[-1]
 
     yield begin
@@ -66,9 +71,23 @@ def start(tmp_path: Path, token: str) -> Iterator[Callable[..., SideCar]]:
         sidecar.close()
 
 
+@pytest.fixture
+def make_job(tmp_path: Path, token: str) -> Iterator[Callable[..., Job]]:
+    """Make jobs that save checkpoints; they are ended after the test."""
+    jobs: list[Job] = []
+
+    def make(shape: str, **options: Any) -> Job:
+        jobs.append(Job(tmp_path, token, shape, **options))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.sidecar.close()
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where NVML and CUDA of a machine that does not exist are."""
+    """The folder with the NVML and CUDA of a machine that does not exist."""
     return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
@@ -82,5 +101,5 @@ def driver(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("LD_LIBRARY_PATH", library_path(library))
     driver = StandIn(folder)
     yield driver
-    # A SideCar that still waits for an answer shall be able to end.
+    # Otherwise a SideCar that still waits for an answer could not end.
     (folder / "hang").unlink(missing_ok=True)

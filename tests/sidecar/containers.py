@@ -1,8 +1,7 @@
 """
-A container whose SideCar restarts whenever it ended, as its controller and a witness see it.
+A container that restarts its SideCar after each end, seen by its controller and by a witness.
 
-It remembers its targets and the events that the SideCar heard, and checks each *released* against
-the processes.
+It records its targets and the events of the SideCar, and checks each *released* against the processes.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ BOUNDED = (sys.executable, "-S", str(HERE / "bounded.py"), sys.executable)
 
 @dataclass(frozen=True)
 class Manner:
-    """The behaviour of a container's training, and the options of its SideCar for it."""
+    """The behaviour of a training, and the options of its SideCar."""
 
     manners: tuple[str, ...] | None = ()
     """None: there is no such command."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     flags: tuple[str, ...] = ("-S",)
-    """Of the interpreter that runs the training."""
+    """Flags of the interpreter that runs the training."""
     python: tuple[str, ...] = INTERPRETER
     """The interpreter that runs the SideCar."""
 
@@ -53,7 +52,7 @@ class Manner:
 
 
 class Container:
-    """One place where a SideCar runs, and whenever it ended the next one."""
+    """A folder with one SideCar after another."""
 
     def __init__(self, folder: Path, token: str, manner: Manner) -> None:
         """The token names the job and the container in it, as in ``job.0.``."""
@@ -65,11 +64,11 @@ class Container:
         self.accepted: Target | None = None
         """The last target that this start of the container accepted."""
         self.term = Term(1, 0)
-        """The newest that was ever declared here."""
+        """The newest declared term."""
         self.sidecar = self._begin(before="")
 
     def _begin(self, before: str) -> SideCar:
-        """Start SideCars until one of them need not give way to the one before."""
+        """Start SideCars until one does not give way to its predecessor."""
         return wait_until(partial(self._try, before), what="the end of the one before")
 
     def _try(self, before: str) -> SideCar | None:
@@ -88,8 +87,6 @@ class Container:
             sidecar.wait_ready()
             stack.pop_all()
         return sidecar
-
-    # --- what is declared -------------------------------------------------------------------
 
     def newer(self, rise: int = 1) -> Term:
         return Term(self.term.epoch, self.term.generation + rise)
@@ -118,7 +115,7 @@ class Container:
         assert self.declare(target) == 200
 
     def declare_unheard(self, target: Target) -> None:
-        """Declare something, and hang up before there is an answer."""
+        """Declare a target, and disconnect before the answer."""
         target = replace(target, incarnation=self.sidecar.incarnation)
         request = ask_for(target)
 
@@ -136,10 +133,8 @@ class Container:
     def accept(self, target: Target) -> None:
         self.accepted, self.term = target, max(self.term, target.term)
 
-    # --- what is seen -----------------------------------------------------------------------
-
     def see(self, state: State) -> State:
-        """Where *released* is said, be the witness; nothing may be declared meanwhile."""
+        """Check *released* against the processes; nothing may be declared meanwhile."""
         if state.released:
             assert find_trainings(self.token) == []
             assert find_held_gpus(self.folder) == []
@@ -164,11 +159,9 @@ class Container:
         return state.released
 
     def journal(self) -> list[str]:
-        """Return what the training wrote down."""
+        """Return the journal of the training."""
         file = self.folder / "journal"
         return file.read_text().splitlines() if file.exists() else []
-
-    # --- its end ----------------------------------------------------------------------------
 
     def begin_anew(self) -> None:
         """Wait for the end of this start of the container, and begin the next one."""
@@ -180,16 +173,16 @@ class Container:
 
     def close(self) -> None:
         self.sidecar.close()
-        self.heard.update(read_pairs(self.sidecar.told()))
+        self.heard.update(read_pairs(self.sidecar.read_log()))
         assert set(self.heard) <= POSSIBLE
         assert not [line for line in self.journal() if line.startswith("TWICE")]
 
 
 def is_decided(sidecar: SideCar, before: str) -> str:
-    """Tell what became of a SideCar that was just started; nothing as long as that is open."""
+    """Return the fate of a new SideCar; empty while that is open."""
     status = sidecar.process.poll()
     if status is not None:
-        assert status == EXIT_UNAVAILABLE, sidecar.told()
+        assert status == EXIT_UNAVAILABLE, sidecar.read_log()
         return GAVE_WAY
     # The SideCar that answers may still be the former one.
     return UP if sidecar.read_incarnation() not in {"", before} else ""
@@ -239,7 +232,7 @@ def find_child(parent: int, pid: int) -> int:
 
 
 def read_inner_pid(pid: int) -> int:
-    """Return how a process is known in its own namespace, which the kernel tells last."""
+    """Return the id of a process in its own namespace, which the kernel lists last."""
     line = read_proc(pid, "status").partition(b"NSpid:")[2].partition(b"\n")[0]
     return int(line.split()[-1]) if line else 0
 
@@ -255,7 +248,7 @@ def opened(folder: Path, token: str, manner: Manner) -> Iterator[Container]:
 
 @contextmanager
 def watched(token: str) -> Iterator[None]:
-    """Have a witness look at all whose token begins so."""
+    """Watch all processes whose token has this prefix."""
     witness = Witness(token)
     witness.start()
     try:

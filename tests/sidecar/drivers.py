@@ -1,8 +1,7 @@
 """
-Tools of the supervisor's tests: a harness as a process, and a witness.
+Tools of the supervisor's tests: a harness as a process, and a look at all processes.
 
-Nothing here sleeps for a time that "should be enough": everything waits for what it waits for,
-with a limit that only a broken program reaches.
+Every wait is for an event, with a limit that only a broken program reaches.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,18 +44,27 @@ def wait_until(ask: Callable[[], T | None], *, what: str) -> T:
 
 
 def list_pids() -> Iterator[int]:
-    """Yield all processes; pathlib would take ten times as long, and this is done over and over."""
+    """Yield all processes; pathlib would be ten times as slow."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
 
 
+def run_program(
+    command: Sequence[str], *, check: bool = False, timeout: float = LIMIT_SECONDS, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and capture its output."""
+    return subprocess.run(
+        command, capture_output=True, text=True, check=check, timeout=timeout, **options
+    )
+
+
 def find_processes(token: str) -> list[int]:
-    """Be the witness: return the living processes with the token in their command line."""
+    """Return the living processes with the token in their command line."""
     word = token.encode()
     return [pid for pid in list_pids() if word in read_proc(pid, "cmdline") and is_alive(pid)]
 
 
 def read_proc(pid: int, name: str) -> bytes:
-    """Return what ``/proc`` tells of a process; nothing if it is gone."""
+    """Return a file of ``/proc`` of a process; empty if it is gone."""
     try:
         file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except OSError:
@@ -70,7 +78,7 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def read_state(pid: int) -> str:
-    """Return the letter of the state that a process is in; that of a dead one if it is gone."""
+    """Return the state letter of a process; ``X`` if it is gone."""
     state = read_proc(pid, "stat").rpartition(b")")[2].split()
     return state[0].decode() if state else "X"
 
@@ -86,17 +94,17 @@ def find_children(pid: int) -> set[int]:
     except OSError:
         return set()
     # A thread may end between the listing and the reading.
-    told = (read_proc(pid, f"task/{thread}/children") for thread in threads)
-    return {int(child) for each in told for child in each.split()}
+    listings = (read_proc(pid, f"task/{thread}/children") for thread in threads)
+    return {int(child) for each in listings for child in each.split()}
 
 
 @contextmanager
 def witnessed() -> Iterator[str]:
-    """Yield a name for the command line of every process of a test, and see that none of them survives."""
+    """Yield a token for the command lines of a test; no process with it may survive."""
     name = f"witness-{uuid.uuid4().hex}"
     try:
         yield name
-        # The kernel kills what is left of a SideCar that was killed, and a busy machine takes its time over that.
+        # The kernel ends the processes of a killed SideCar, slowly on a busy machine.
         with suppress(AssertionError):
             wait_until(lambda: not find_processes(name), what="the end of all processes")
     finally:
@@ -108,7 +116,7 @@ def witnessed() -> Iterator[str]:
 
 
 class Driver:
-    """A harness, and everything it has told so far."""
+    """A harness, and all its events so far."""
 
     def __init__(
         self,
@@ -124,9 +132,9 @@ class Driver:
         out, err = (os.open(path, os.O_WRONLY | os.O_APPEND) if path else None for path in outputs)
         self.log = Path(training["log_file"] or folder / "log")
         self.events: list[dict[str, Any]] = []
-        """All that have come, also those that nothing has waited for yet."""
+        """All events, including those that no test waited for."""
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        # Facts answer a question, so that asking for them must not use up events that come meanwhile.
+        # A separate queue, so that waiting for facts does not consume events.
         self._facts: queue.Queue[dict[str, Any] | None] = queue.Queue()
         answers, channel = os.pipe()
         tornado = Path(inspect.getfile(httpclient)).parent.parent
@@ -166,14 +174,25 @@ class Driver:
         [port] = choose_ports(1)
         self.call("start", gpus=names, processes=processes, attempt=attempt, port=port)
 
+    def begin(self) -> Driver:
+        """Start a training, and wait until it says that it is ready."""
+        self.start()
+        self.wait_for_log("ready")
+        return self
+
     def wait_for(self, name: str, **what: Any) -> dict[str, Any]:
-        """Return the next event of this name, of which ``what`` is true."""
+        """Return the next event of this name with these fields."""
         while True:
             event = self._take(self._queue, name)
             failed = name.replace("Done", "Failed") != name and event["event"].endswith("Failed")
             assert not failed, event
             if event["event"] == name and what.items() <= event.items():
                 return event
+
+    def save(self, event: str = "CheckpointDone") -> dict[str, Any]:
+        """Ask for a checkpoint, and return this answer."""
+        self.call("checkpoint")
+        return self.wait_for(event)
 
     def _take(self, events: queue.Queue[dict[str, Any] | None], name: str) -> dict[str, Any]:
         try:
@@ -188,7 +207,7 @@ class Driver:
         return self._take(self._facts, "Facts")
 
     def wait_for_fact(self, ask: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
-        """Return the first facts of which ``ask`` says yes."""
+        """Return the first facts that satisfy ``ask``."""
 
         def look() -> dict[str, Any] | None:
             facts = self.facts()
@@ -197,7 +216,7 @@ class Driver:
         return wait_until(look, what=what)
 
     def wait_for_problem(self, name: str, *, about: str = "") -> dict[str, Any]:
-        """Return the first problem of this name whose message says what it is about."""
+        """Return the first problem of this name whose message contains ``about``."""
 
         def find(facts: dict[str, Any]) -> list[dict[str, Any]]:
             problems = facts["problems"]
@@ -220,7 +239,7 @@ class Driver:
         self.wait_for("Gone", attempt=attempt)
 
     def close(self) -> None:
-        """End it, in order if it still can."""
+        """End the harness, by closing its input if possible."""
         if self.process.poll() is None:
             assert self.process.stdin is not None
             self.process.stdin.close()

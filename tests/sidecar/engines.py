@@ -1,8 +1,7 @@
 """
 Buildah and runc, which build images and run containers on this machine.
 
-Containers are as a careful cluster would run them: a root that can only be read, a user that is
-not root, no capabilities, nothing to be gained by a setuid program.
+Containers are hardened: a read-only root, an unprivileged user, no capabilities, no new privileges.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A Dockerfile of ours, and what is played for the test."""
+    """A Dockerfile of ours, and the stand-in for its base image."""
 
     file: str
     image: str
-    """Under which name it is built."""
+    """The name of the built image."""
     argument: str
     """The argument of the Dockerfile that names its base image."""
     base: str
     """The name of the stand-in for that one."""
     driver: str = "vfs"
-    """How buildah keeps it: vfs works everywhere, overlay does not copy a large one again and again."""
+    """Buildah's storage driver: vfs works everywhere, overlay does not copy large images."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,7 @@ class Buildah:
     """Buildah to build, in a storage of its own, and runc to run."""
 
     def __init__(self, folder: Path, recipe: Recipe, *, bundles: Path | None = None) -> None:
-        """
-        Keep the storage in a folder, and runc's bundles there, too, unless ``bundles`` names
-        another one.
-        """
+        """Keep the storage in ``folder``, and runc's bundles in ``bundles`` or there too."""
         self._places = bundles if bundles is not None else folder
         self._recipe = recipe
         settings = folder / "storage.conf"
@@ -133,7 +129,7 @@ class Buildah:
 
 
 def harden(config: dict[str, Any], rootfs: str, user: int) -> None:
-    """Change what runc proposes into what a careful cluster would ask for."""
+    """Harden the configuration that runc proposes."""
     config["root"] = {"path": rootfs, "readonly": True}
     process = config["process"]
     process.update(terminal=False, user={"uid": user, "gid": user}, noNewPrivileges=True)
@@ -141,7 +137,7 @@ def harden(config: dict[str, Any], rootfs: str, user: int) -> None:
 
 
 def make_places(rootfs: Path, folders: list[str], mounts: Mounts) -> None:
-    """Make what is mounted over, as it cannot be made in a root that can only be read."""
+    """Make the mount points, which a read-only root could not get later."""
     files = {seen.at for source, seen in mounts.items() if Path(source).is_file()}
     for place in folders:
         target = rootfs / place.lstrip("/")

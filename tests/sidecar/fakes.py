@@ -1,4 +1,4 @@
-"""Stand-ins for the parts below the agent: they obey the test, and report on request."""
+"""Fakes of the parts below the agent."""
 
 from dljob_sidecar.agent import Agent
 from dljob_sidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started
@@ -9,7 +9,7 @@ from tests.sidecar.targets import INCARNATION
 
 
 class FakeSupervisor:
-    """Keeps a list of what was demanded; the test tells what became of it."""
+    """Records the demands; the test reports their results."""
 
     def __init__(self) -> None:
         self.demanded: list[str] = []

@@ -1,9 +1,8 @@
 """
-A SideCar on a machine whose file systems hang when the test says so.
+A SideCar whose file system hangs on request, like a network file system without its server.
 
-``python hanging.py FOLDER run …`` is ``dljob-sidecar run …``, but for this: as long as there is a
-file ``hang`` beside FOLDER, each call about a file in FOLDER waits for its end. That is how a
-network file system behaves whose server has gone away, and needs neither server nor rights.
+``python hanging.py FOLDER run …`` is ``dljob-sidecar run …``, but while ``FOLDER.hang`` exists, each
+call about a file in FOLDER waits.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def hanging(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_in_folder(where: Any) -> bool:
     if isinstance(where, int):
-        # Calls about an open file hang just as well.
+        # Calls about an open file hang as well.
         where = os.readlink(f"/proc/self/fd/{where}")  # noqa: PTH115 - which would ask us again
     return f"{os.fsdecode(where)}/".startswith(f"{FOLDER}/")
 

@@ -1,9 +1,9 @@
 """
 A SideCar without an agent: the supervisor and the facts, driven by lines of JSON.
 
-Run as a process of its own, because a supervisor takes over the children of its process. Reads
-calls such as ``{"call": "start", "run": {…}, "attempt": 1}`` and writes one line for every event
-and every answer. With ``--keep`` it is run by the keeper, in a namespace or (``--keep=tree``) not.
+It is its own process, because a supervisor adopts the children of its process. It reads calls such as
+``{"call": "start", "attempt": 1, …}`` and writes a line for each event and answer. With a last argument
+``namespace`` or ``tree`` the keeper runs it, with or without a namespace.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dljob_wire.messages import Peer, Run
 from dljob_wire.training import read_training
 
 LIMIT_SECONDS = 240.0
+PARTS = {"progressLog": "log", "progressFile": "file", "stallSeconds": "stallSeconds"}
 
 
 def build_settings(document: dict[str, Any]) -> Settings:
@@ -39,6 +40,7 @@ def build_settings(document: dict[str, Any]) -> Settings:
     slow_down(document.pop("look_seconds", 0.0))
     fields = _in_camel({"poll_seconds": 0.2, "expects_gpus": False, **document})
     fields["checkpoint"] = _in_camel(fields.get("checkpoint", {}))
+    fields["progress"] = {part: fields.pop(name) for name, part in PARTS.items() if name in fields}
     return Settings(replace(read_training(json.dumps(fields)), command=command))
 
 
@@ -47,7 +49,7 @@ def _in_camel(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def slow_down(seconds: float) -> None:
-    """Let each look at a file take ``seconds``, as on a file server that is far away."""
+    """Let each look at a file take ``seconds``, as on a distant file server."""
     follow = FollowedFile._follow
 
     def follow_slowly(self: FollowedFile) -> bool:
@@ -58,7 +60,7 @@ def slow_down(seconds: float) -> None:
 
 
 def build_run(gpus: list[str], processes: int, port: int, rank: int = 0) -> Run:
-    """Return a run whose first process here has this rank; those before it are in another container."""
+    """Return a run whose first process has this rank; the earlier ranks are in another container."""
     others = (Peer("127.0.0.1", rank),) if rank else ()
     return Run(
         epoch=1,
@@ -153,7 +155,7 @@ class Harness:
 
 def main() -> int:
     document, mark, channel, keep = sys.argv[1:]
-    # Neither a spare nor the helper that reads lines is given up where the machine stands still for a while.
+    # A stalled machine must not cost a spare or the helper that reads lines.
     SparePool.answer_seconds = supervising.LAST_LINES_SECONDS = LIMIT_SECONDS
 
     def work() -> int:

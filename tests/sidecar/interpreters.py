@@ -1,13 +1,14 @@
-"""The interpreters that an image may have, as far as this machine has them too."""
+"""The interpreters of this machine that an image may also have."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.sidecar.drivers import run_program
 
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 TOO_OLD = ["3.6", "3.7", "3.8"]
@@ -15,14 +16,12 @@ TOO_OLD = ["3.6", "3.7", "3.8"]
 
 @cache
 def has_python(version: str) -> str:
-    """Return an interpreter that runs, as a name on the path proves nothing; empty without one."""
+    """Return an interpreter that really runs; empty without one."""
     folders = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     named = shutil.which(f"python{version}")
     for python in [*map(str, folders), *([named] if named else [])]:
         tell = "import sys; print('%d.%d' % sys.version_info[:2])"
-        ran = subprocess.run(
-            [python, "-c", tell], capture_output=True, text=True, check=False, timeout=240
-        )
+        ran = run_program([python, "-c", tell])
         if ran.stdout.strip() == version:
             return python
     return ""

@@ -1,7 +1,7 @@
 """
-A SideCar that outlasts a stall: it gives up no spare which is slow to become a training, and no slow reader of last words.
+A SideCar that waits long for spares and for readers of the last output, so that it outlasts a stall.
 
-``python lenient.py -m dljob_sidecar run …`` is ``python -m dljob_sidecar run …``, but for this.
+``python lenient.py -m dljob_sidecar run …`` replaces ``python -m dljob_sidecar run …``.
 """
 
 from __future__ import annotations

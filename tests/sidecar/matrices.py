@@ -1,9 +1,8 @@
 """
-Which event came in which phase: one list of names for the pure machine and for real SideCars.
+The pairs of phase and event, named alike for the pure machine and for real SideCars.
 
-An event is its meaning to the machine, as its table has it, and also each way in which a
-declaration can change nothing. The pairs that cannot occur are listed here with their reasons; all
-others can, and have to be shown.
+An event is a trigger of the machine's table, or a way in which a declaration changes nothing. The
+impossible pairs are listed with reasons; all others must be shown.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from dljob_sidecar.behaviour.table import Trigger
 from dljob_wire.messages import Phase, Refused
 
 Pair = tuple[Phase, str]
-"""A phase, and the name of what came in it."""
+"""A phase, and the name of an event in it."""
 
-REPEATED = "told the same again"
-STAMPED = "told the same by a newer leader"
+REPEATED = "the same target again"
+STAMPED = "the same target by a newer leader"
 REFUSALS = (Refused.OLDER, Refused.CONFLICT, Refused.OTHER_INCARNATION, Refused.LEAVING)
 
 
@@ -40,7 +39,7 @@ PAIRS = frozenset(product(Phase, NAMES))
 
 
 def name_heard(event: Event, before: Machine, reaction: Reaction) -> str | None:
-    """Name what a machine heard, from how it reacted; None if it was nothing to it."""
+    """Name an event by the reaction of the machine; None if it had no effect."""
     if reaction.trigger is not None:
         return reaction.trigger.value
     if reaction.refused is not None:
@@ -103,20 +102,20 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
         for phase in (Phase.READY, Phase.STARTING, Phase.RUNNING)
     ),
 }
-"""Why a pair cannot be; the test that goes every way there is holds it against the machine."""
+"""The impossible pairs by reason; the exhaustive exploration checks them."""
 
 POSSIBLE = PAIRS - frozenset().union(*IMPOSSIBLE.values())
 
 # --- what SideCars tell -------------------------------------------------------------------
 
-_TOLD = re.compile(r"INFO ([\w ,]+): (\w+) -> \w+;")
+_HEARD = re.compile(r"INFO ([\w ,]+): (\w+) -> \w+;")
 _REFUSED = re.compile(r"WARNING refused .* while (\w+): (\w+)")
 
 
 def read_pairs(log: str) -> list[Pair]:
-    """Return what a SideCar told in its log that it heard."""
-    told = [(Phase(phase), trigger) for trigger, phase in _TOLD.findall(log)]
+    """Return the pairs that a SideCar logged."""
+    heard = [(Phase(phase), trigger) for trigger, phase in _HEARD.findall(log)]
     refused = [
         (Phase(phase), name_refusal(Refused(reason))) for phase, reason in _REFUSED.findall(log)
     ]
-    return told + refused
+    return heard + refused

@@ -1,4 +1,4 @@
-"""Requests that are nearly right, as an attacker would send them who looks for a way in."""
+"""Nearly valid requests, as an attacker would send them."""
 
 import random
 
@@ -6,7 +6,7 @@ from dljob_wire import codec
 from tests.sidecar.targets import run
 
 REFUSALS = {b"", b"200", b"400", b"403", b"404", b"405", b"409", b"413"}
-"""The possible answers to nonsense: also none, or the state if it was right by chance."""
+"""The possible answers: also none, or the state if a request is valid by chance."""
 
 METHODS = ["PUT", "PUT", "PUT", "GET", "POST", "BREW", "put"]
 PATHS = ["/v1/target", "/v1/target", "/v1/state?after=\xff", "/v1/%zz", "*", "/../../etc/passwd"]

@@ -1,5 +1,5 @@
 """
-Ordinary trainings under a real SideCar, from one GPU to two, to four and back to one; with what each change took.
+Ordinary trainings under a real SideCar, on one, two, four and one GPU; with the seconds of each change.
 
 Used by :mod:`tests.sidecar.test_trainings`, and by hand for the table of docs/training.md::
 
@@ -77,8 +77,7 @@ def begin(
     own = folder / token
     own.mkdir()
     training = replace(describe_training(with_folder(job, str(own))), poll_seconds=0.2)
-    options = json.loads(write_training(replace(training, grace_seconds=1.0)))
-    options["graceSeconds"] = 10
+    options = json.loads(write_training(training))
     if job.progress.http:
         options["progressSocket"] = str(folder / "progress")
     if not warm:
@@ -94,16 +93,13 @@ def begin(
     )
 
 
-def walk(
-    sidecar: SideCar, *, launcher: bool = False, tell: Callable[[str], None] = lambda _: None
-) -> list[Change]:
-    """Bring a training over all numbers of GPUs."""
+def walk(sidecar: SideCar, *, launcher: bool = False) -> list[Change]:
+    """Run a training on each number of GPUs in turn."""
     sidecar.wait_ready()
-    changes = []
-    for generation, width in enumerate(WIDTHS, start=1):
-        changes.append(_change(sidecar, generation, width, launcher=launcher))
-        tell(str(changes[-1]._replace(processes=())))
-    return changes
+    return [
+        _change(sidecar, generation, width, launcher=launcher)
+        for generation, width in enumerate(WIDTHS, start=1)
+    ]
 
 
 def _change(sidecar: SideCar, generation: int, width: int, *, launcher: bool) -> Change:
@@ -139,18 +135,22 @@ def _change(sidecar: SideCar, generation: int, width: int, *, launcher: bool) ->
     )
 
 
+def has_passed(step: int, generation: int) -> Callable[[State], bool]:
+    return lambda state: state.held_generation == generation and state.progress.iteration > step
+
+
 def wait_for(sidecar: SideCar, is_reached: Callable[[State], bool], what: str) -> State:
-    """Look until it is so, for longer than elsewhere: frameworks are large and machines are busy."""
+    """Poll for longer than elsewhere, because frameworks start slowly."""
     end = time.monotonic() + LIMIT_SECONDS
     while not is_reached(state := sidecar.state()):
-        assert time.monotonic() < end, f"{what} has not come: {state}\n{sidecar.told()[-3000:]}"
-        assert state.phase not in (Phase.EXITED, Phase.FAILED), sidecar.told()[-3000:]
+        assert time.monotonic() < end, f"{what} has not come: {state}\n{sidecar.read_log()[-3000:]}"
+        assert state.phase not in (Phase.EXITED, Phase.FAILED), sidecar.read_log()[-3000:]
         time.sleep(0.02)
     return state
 
 
 def find_ranks(sidecar: SideCar, *, launcher: bool) -> tuple[dict[str, str], ...]:
-    """Return the environments of the ranks, as far as the kernel shows them: not of warm starts."""
+    """Return the environments of the ranks; the kernel does not show those of warm starts."""
     found = map(read_variables, sidecar.trainings())
     run = "none" if launcher else "dljob"
     return tuple(each for each in found if each.get("TORCHELASTIC_RUN_ID") == run)
@@ -170,13 +170,9 @@ def main(*names: str) -> None:
         launcher = LAUNCHER if name.endswith("+launcher") else ()
         warm = name.endswith("+warm")
         with tempfile.TemporaryDirectory(prefix="dljob-") as folder:
-            sidecar = begin(
-                Path(folder), "token-of-it", name.partition("+")[0], launcher=launcher, warm=warm
-            )
-            try:
-                changes = walk(sidecar, launcher=bool(launcher), tell=lambda _: None)
-            finally:
-                sidecar.close()
+            example = name.partition("+")[0]
+            with begin(Path(folder), "token", example, launcher=launcher, warm=warm) as sidecar:
+                changes = walk(sidecar, launcher=bool(launcher))
         before = (0, *WIDTHS)
         for former, one in zip(before, changes, strict=False):
             seconds = (one.saved, one.stopped, one.started, one.first_step)

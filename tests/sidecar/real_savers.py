@@ -1,9 +1,9 @@
 """
-Trainings that save themselves by real frameworks: Hugging Face Trainer, Lightning, and PyTorch's DCP.
+Trainings that save by real frameworks: Hugging Face Trainer, Lightning, and PyTorch's DCP.
 
-Started as :mod:`tests.sidecar.savers` is, by an interpreter that has them, and with the same journal. The
-model counts its own steps, and so does the optimizer: a checkpoint is torn if it cannot be loaded,
-or if these counts are not that of its name. ``gap`` seconds are added between the files of one.
+Arguments and journal are those of :mod:`tests.sidecar.savers`. Model and optimizer count their steps: a
+checkpoint is torn if it cannot be loaded, or if a count differs from its name. ``gap`` seconds pass
+between two files of a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH = 500
 
 
 class Story:
-    """The requests to the training, and its journal."""
+    """The requests to a training, and its journal."""
 
     def __init__(self, folder: str, journal: str, options: dict[str, str]) -> None:
         self.folder = Path(folder)
@@ -53,7 +53,7 @@ class Story:
         print(f"step {number}", flush=True)  # noqa: T201 - it is how progress is read
 
     def find(self, expression: str) -> tuple[int, Path] | None:
-        """Return the checkpoint of the highest step, even if it is torn."""
+        """Return the checkpoint with the highest step, even if it is torn."""
         found = ((re.fullmatch(expression, path.name), path) for path in self.folder.iterdir())
         return max(((int(match.group(1)), path) for match, path in found if match), default=None)
 
@@ -64,7 +64,7 @@ class Story:
         self.tell(f"resumed {step}")
 
     def slow_down(self, owner: Any, name: str) -> None:
-        """Let a function of the framework wait for a while before it writes."""
+        """Delay a function of the framework that writes."""
         function: Callable[..., Any] = getattr(owner, name)
 
         def slow(*arguments: Any, **named: Any) -> Any:
@@ -202,10 +202,7 @@ NEEDS = {
     "lightning-real": "lightning",
     "dcp-real": "torch.distributed.checkpoint",
 }
-"""
-The package that each of them imports; PyTorch before 2.0, and some builds after it, lack the last
-one.
-"""
+"""The imported packages; PyTorch before 2.0 and some later builds lack the last one."""
 
 
 def main(_token: str, way: str, folder: str, journal: str, *options: str) -> None:

@@ -1,7 +1,7 @@
 """
-Reshapes of a training that saves itself in files, with kills at random moments, and what came of them.
+Reshapes of a training with checkpoints in files, and kills at random moments.
 
-Used by the tests, a few reshapes of each shape, and by ``python -m tests.sidecar.torn``, many.
+Tests do a few reshapes of each shape, and ``python -m tests.sidecar.torn`` many.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.sidecar.sidecars import SideCar
 SAVER = str(HERE / "savers.py")
 REAL_SAVER = str(HERE / "real_savers.py")
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
-"""The declared patterns of the jobs of these shapes; the files of frameworks are recognised."""
+"""The declared patterns of these shapes; the files of frameworks are recognised."""
 COMPLETE = {"several": "auto", "rename": "rename", "marker": "marker"}
 SETTLED = (Phase.RUNNING, Phase.FAILED, Phase.EXITED, Phase.STOPPED)
 FRAMEWORK = {"framework": "pytorch", "processes": "perGpu"}
-"""So that a training knows of which generation it is, by its port."""
+"""The port tells a training its generation."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Tally:
 
 
 class Job:
-    """A job of one shape, in one folder, over as many SideCars as are killed."""
+    """A job of one shape, over several SideCars if they are killed."""
 
     def __init__(
         self, folder: Path, token: str, shape: str, *, gap: float, every: int = 100_000, **said: str
@@ -65,7 +65,7 @@ class Job:
             "checkpoint.path": str(said.get("watched", self.path)),
             "checkpoint.complete": str(said.get("complete", COMPLETE.get(shape, "auto"))),
             "checkpoint.timeoutSeconds": float(said.get("seconds", "60")),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             **({"checkpoint.files": str(PATTERNS[shape])} if shape in PATTERNS else {}),
             **json.loads(said.get("more", "{}")),
         }
@@ -78,10 +78,8 @@ class Job:
         sidecar.wait_ready()
         return sidecar
 
-    # --- what happens -----------------------------------------------------------------------
-
     def reshape(self) -> State:
-        """Change it, wait until it trains again, and return the state then."""
+        """Reshape the job, count its checkpoint, and return the state when it trains again."""
         state = self.change()
         if self.generation > 1 and state.change is not None:
             self.tally.saved[state.change.saving.value] += 1
@@ -97,14 +95,14 @@ class Job:
         assert state.phase is Phase.RUNNING, self.tell()
         generation = str(self.generation)
         wait_until(lambda: generation in self.read("trains"), what="a step")
-        # A start whose first step the SideCar has not read yet is not asked for a checkpoint.
+        # Before its first reported step a start is not asked for a checkpoint.
         return self.sidecar.wait_for(lambda s: s.progress.begun or s.phase is not Phase.RUNNING)
 
     def _is_settled(self, state: State) -> bool:
         return state.held_generation == self.generation and state.phase in SETTLED
 
     def change_under_fire(self, chance: random.Random, longest: float) -> None:
-        """Change the job, and kill one of its processes at a random moment; then have it go on."""
+        """Change the job, kill one of its processes at a random moment, and restart it."""
         self.generation += 1
         self.sidecar.run(self.generation)
         time.sleep(chance.uniform(0.0, longest))
@@ -127,8 +125,6 @@ class Job:
         self.sidecar.close()
         self.sidecar = self.begin()
 
-    # --- what came of it --------------------------------------------------------------------
-
     def read(self, word: str) -> list[str]:
         lines = self.journal.read_text().splitlines()
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{word} ")]
@@ -140,7 +136,7 @@ class Job:
         return self.read("torn")
 
     def tell(self) -> str:
-        return f"{self.journal.read_text()}\n{self.sidecar.told()}"
+        return f"{self.journal.read_text()}\n{self.sidecar.read_log()}"
 
     def problems(self) -> dict[str, str]:
         return {problem.name: problem.message for problem in self.sidecar.state().problems}
@@ -154,5 +150,5 @@ def find_trainings(token: str) -> list[int]:
 
 
 def is_training(words: list[bytes], token: str) -> bool:
-    """Whether a command line is that of a training; those of its SideCar say more before it."""
+    """Whether a command line is that of a training, and not of its SideCar."""
     return len(words) > 3 and words[2].endswith(b"savers.py") and words[3] == token.encode()

@@ -1,15 +1,12 @@
 """
-A training that writes its checkpoints as frameworks do, and tells whether it went on from a torn one.
+A training that writes checkpoints like a framework, and reports whether it resumed from a torn one.
 
-``python savers.py TOKEN SHAPE FOLDER JOURNAL [gap=S] [every=N]``, with ``-`` for the folder that the environment
-names. It finds its checkpoint as the
-framework would, which looks at names and not at what is inside, and holds every byte of it against
-what was written. The journal, outside of the folder, says ``resumed N``, ``trains GENERATION``, ``torn
-WHAT`` or ``failed WHAT``. On SIGUSR1 it saves after the step at hand, and every N steps anyhow; ``gap`` is the time
-between the files of one checkpoint.
+``python savers.py TOKEN SHAPE FOLDER JOURNAL [gap=S] [every=N]``; the folder ``-`` is that of the
+environment. It finds its checkpoint by name, as a framework does, and compares every byte. The journal
+says ``resumed N``, ``trains GENERATION``, ``torn WHAT`` or ``failed WHAT``. It saves on SIGUSR1 and every
+N steps, with ``gap`` seconds between two files of a checkpoint.
 
-Beside the checkpoints it writes what trainings write there: a CSV file that grows with each step, and
-an event file that stays open.
+The folder also gets a CSV file that grows with each step, and an event file that stays open.
 """
 
 # ruff: noqa: PTH103, PTH104, PTH107, PTH106, PTH110, PTH123, PTH207, PTH208
@@ -41,7 +38,7 @@ PORT = 20000
 
 @dataclass
 class Request:
-    """The request that the signal makes."""
+    """An open request to save."""
 
     is_open: bool = False
 
@@ -51,14 +48,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Files:
-    """One kind of checkpoint: its files in the order of writing, and how the latest is found."""
+    """A kind of checkpoint: its files in the order of writing, and the search for the latest."""
 
     unit: str
     """The name of a checkpoint, with its step."""
     names: tuple[str, ...]
-    """Its files, below the unit; the empty name is the unit itself."""
+    """The files below the unit; the empty name is the unit itself."""
     finds: str
-    """The expression for the units among which a framework takes that of the highest step."""
+    """A framework resumes from the matching unit with the highest step."""
     renames: bool = False
 
 
@@ -81,7 +78,7 @@ SHAPES: Mapping[str, Files] = MappingProxyType(
 
 
 def make_content(name: str, step: int) -> bytes:
-    """Return what belongs into a file at a step, in the format that its name promises."""
+    """Return the content of a file at a step, in the format of its name."""
     body = (f"{step}:{name}:".encode() * (BYTES // 8))[:BYTES]
     if name.endswith(".json"):
         return json.dumps({"step": step, "body": body.decode()}).encode()
@@ -140,7 +137,7 @@ class Saver:
         return max((int(match.group(1)) for match in named if match), default=None)
 
     def find_torn(self, step: int) -> str:
-        """Return the first file that is not as it was to be written; empty if all are."""
+        """Return the first file with wrong content; empty if there is none."""
         for path, content in self.paths(step):
             if read(path) != content:
                 return path
@@ -195,7 +192,7 @@ def train(saver: Saver, request: Request, tell: Callable[[str], None], every: in
                 saver.save(step)
                 saver.keep_few()
             except OSError as error:
-                # As most trainings do not; one that goes on is the harder case.
+                # Most trainings would end; one that continues is the harder case.
                 tell(f"failed {error}")
 
 

@@ -1,8 +1,8 @@
 """
-A training of the standard library and ``dljob.training`` alone; started by :mod:`tests.sidecar.test_saving_together`.
+A training of :mod:`tests.sidecar.test_saving_together`, with ``dljob.training`` alone.
 
-``python -m tests.sidecar.saving TOKEN [exit]``: each rank appends the steps at which it saves to a file of its own. With ``exit``
-it listens to SIGTERM as well, and ends when it has saved.
+``python -m tests.sidecar.saving TOKEN [exit]``: each rank appends the steps of its saves to its own file.
+With ``exit`` it also handles SIGTERM, and ends after it saved.
 """
 
 import os
@@ -33,7 +33,7 @@ def main(_token: str, way: str = "") -> None:
 
 
 def wait_for_all(step: int) -> None:
-    """Be the barrier that a framework has before the last file of a checkpoint is written."""
+    """The barrier of a framework before the last file of a checkpoint."""
     files = [training.folder() / f"saves-{rank}.txt" for rank in range(training.world_size())]
     while not all(each.exists() and f"{step}\n" in each.read_text() for each in files):
         time.sleep(0.001)

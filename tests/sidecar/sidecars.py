@@ -1,8 +1,7 @@
 """
-A SideCar as its controller sees it: the real command in a process of its own, and a socket.
+A SideCar as its controller sees it: the real command in its own process, and a socket.
 
-The calls wait, because a controller in a test has nothing else to do; each has a limit that only a
-broken program reaches.
+Each call waits for its result, up to a limit that only a broken program reaches.
 """
 
 from __future__ import annotations
@@ -17,17 +16,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from _sidecars import NO_FIELDS, write_fields
 
-from dljob_wire.messages import Peer, Run, State, Stop, Target
+from dljob_wire.messages import Peer, Phase, Run, State, Stop, Target
 from tests.sidecar.clients import LONGEST_SECONDS, Answer, Client
 from tests.sidecar.drivers import HERE, ROOT, find_processes, is_alive, read_children, wait_until
 
+
+def problem_names(state: State) -> set[str]:
+    return {problem.name for problem in state.problems}
+
+
 TRAINER = str(HERE / "trainers.py")
 POLL_SECONDS = 60
-"""The longest that a SideCar lets a poll wait."""
+"""The longest wait of a poll."""
 
 
 class SideCar:
@@ -45,22 +49,20 @@ class SideCar:
         environment: Mapping[str, str] = MappingProxyType({}),
         expects_gpus: bool = False,
     ) -> None:
-        """``python`` starts the interpreter, which finds modules in ``path`` as well."""
+        """``path`` has additional folders of modules."""
         self.token = token
         self.socket = folder / "control"
         self.client = Client(socket=self.socket)
         modules = os.pathsep.join([str(ROOT / "sidecar"), *path])
         given = {**os.environ, **environment, "PYTHONPATH": modules}
         start = [*python, *program, "run", "--socket", str(self.socket)]
-        training = {"graceSeconds": 1, "expectsGpus": expects_gpus, **options}
+        training = {"checkpoint.graceSeconds": 1, "expectsGpus": expects_gpus, **options}
         start += ["--training", write_fields(training), "--", *command]
         self.log = (folder / "log").open("a+b")
         self.process = subprocess.Popen(
             start, env=given, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
         self.incarnation = ""
-
-    # --- the controller's side ------------------------------------------------------------
 
     def get(self, path: str) -> Answer:
         return asyncio.run(asyncio.wait_for(self.client.get(path), LONGEST_SECONDS))
@@ -72,13 +74,13 @@ class SideCar:
         return self.get("/v1/state").state()
 
     def wait_ready(self) -> State:
-        """Wait until it answers, and remember which start of the container it is."""
+        """Wait until it answers, and remember its incarnation."""
         state = wait_until(self._state_or_none, what="an answer")
         self.incarnation = state.incarnation
         return state
 
     def wait_for(self, is_reached: Callable[[State], bool]) -> State:
-        """Follow the state by long polls until it is what is waited for."""
+        """Follow the state by long polls until it satisfies a condition."""
         state, moved = self.state(), time.monotonic()
         for _ in range(1000):
             if is_reached(state):
@@ -105,48 +107,60 @@ class SideCar:
         )
         return self.declare(target)
 
+    def train(self, generation: int, *gpus: str, processes: int = 1) -> State:
+        """Declare a run, and wait until it runs."""
+        assert self.run(generation, *gpus, processes=processes).status == 200
+        return self.wait_running(generation)
+
+    def wait_running(self, generation: int) -> State:
+        return self.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == generation)
+
+    def wait_phase(self, phase: Phase) -> State:
+        return self.wait_for(lambda state: state.phase is phase)
+
     def stop(self, generation: int, *, leave: bool = False, epoch: int = 1) -> Answer:
         target = Stop(epoch=epoch, generation=generation, incarnation=self.incarnation)
         return self.declare(replace(target, leave=leave))
 
     def _state_or_none(self) -> State | None:
         if self.process.poll() is not None:
-            raise AssertionError(f"it has ended: {self.told()}")
+            raise AssertionError(f"it has ended: {self.read_log()}")
         try:
             return self.state()
         except (ConnectionError, FileNotFoundError):
             return None
 
     def read_incarnation(self) -> str:
-        """Return which start of the container answers, perhaps the one before; empty if none."""
+        """Return the incarnation that answers, perhaps the former one; empty if none does."""
         try:
             return self.state().incarnation
         except (ConnectionError, FileNotFoundError):
             return ""
 
-    # --- the machine's side ---------------------------------------------------------------
-
     def trainings(self) -> list[int]:
-        """Be the witness: the processes of the job, as the kernel knows them."""
+        """Return the processes of the job that the kernel lists."""
         ours = {self.process.pid, *read_children(self.process.pid)}
         return [pid for pid in find_processes(self.token) if pid not in ours]
 
-    def told(self) -> str:
+    def read_log(self) -> str:
         return Path(self.log.name).read_text(errors="replace")
 
     def wait_ended(self) -> int:
         return self.process.wait(LONGEST_SECONDS)
 
     def kill(self) -> None:
-        """
-        Kill the keeper, and wait until the kernel has ended the SideCar with it.
-
-        The socket is free only then, and a SideCar that begins before gives way.
-        """
+        """Kill the keeper, and wait for the end of the SideCar, which frees the socket."""
         below = read_children(self.process.pid)
         self.process.kill()
         self.wait_ended()
         wait_until(lambda: not any(map(is_alive, below)), what="the end of the SideCar")
+
+    def __enter__(self) -> Self:
+        self.wait_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -1,4 +1,4 @@
-"""Libraries that stand in for those of hardware, compiled where they are needed, and what they say."""
+"""Stand-ins for NVML and CUDA, compiled on demand, and control over their answers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 from tests.sidecar.drivers import HERE, LIMIT_SECONDS, ROOT
 
 CONSUMER = ROOT / "tests" / "gpu" / "consumer.py"
-"""Takes memory of the GPUs that it is shown, by CUDA."""
+"""A program that takes memory of its visible GPUs by CUDA."""
 
 
 def build_nvml(folder: Path) -> Path:
-    """Compile NVML and CUDA of a machine that does not exist into this folder, and return the folder."""
+    """Compile the stand-ins for NVML and CUDA into this folder."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler here")
@@ -34,7 +34,7 @@ def build_nvml(folder: Path) -> Path:
 
 
 class StandIn:
-    """The reports of the GPUs from now on; each GPU is meant by its slot, under every numbering."""
+    """The answers of the stand-ins; a slot names the same GPU under every numbering."""
 
     def __init__(self, folder: Path) -> None:
         """``folder`` is the one that STANDIN_NVML names."""
@@ -44,10 +44,7 @@ class StandIn:
         self.hold(0)
 
     def hold(self, mib: int, processes: Mapping[int, int] = MappingProxyType({})) -> None:
-        """
-        Let ``mib`` MiB of the memory of GPU 0 be in use, and of these the given amounts by these
-        processes.
-        """
+        """Let ``mib`` MiB of GPU 0 be in use, of these the given amounts by processes."""
         self._list("processes", processes)
         self._write("memory", str(mib))
 
@@ -67,7 +64,7 @@ class StandIn:
         self._write("count", str(gpus))
 
     def set(self, what: str) -> None:
-        """Let something be so from now on, such as ``lost-1``: see standin_nvml.c."""
+        """Set a fault such as ``lost-1``: see standin_nvml.c."""
         (self.folder / what).touch()
 
     def unset(self, what: str) -> None:
@@ -80,14 +77,14 @@ class StandIn:
         self.unset("hang")
 
     def lose(self) -> None:
-        """Answer to no question for the memory any more, as a GPU that fell off its bus."""
+        """Fail each question for the memory, as a GPU that fell off its bus."""
         self.set("lost")
 
     def find(self) -> None:
         self.unset("lost")
 
     def users(self) -> dict[int, list[int]]:
-        """Be the witness: by slots, the living processes that have taken memory by CUDA."""
+        """Return by slot the living processes that have taken memory by CUDA."""
         found: dict[int, list[int]] = {}
         for file in sorted((self.folder / "cuda").glob("*")):
             pid = find_owner(file)
@@ -97,14 +94,14 @@ class StandIn:
 
 
 class Witness:
-    """Looks again and again who is on each GPU, and remembers where two programs were at once."""
+    """Polls the users of each GPU, and records two programs on one GPU."""
 
     def __init__(self, machine: StandIn) -> None:
         self._machine = machine
         self._is_over = threading.Event()
         self.looks = 0
         self.shared: dict[int, list[int]] = {}
-        """By slots, the processes that were there together."""
+        """The processes that used a GPU together, by slot."""
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Self:
@@ -121,7 +118,7 @@ class Witness:
             both = {slot: pids for slot, pids in self._machine.users().items() if len(pids) > 1}
             if not both:
                 continue
-            # One may have ended before the next began. One that is still there now was there with the next.
+            # The first may have ended before the second began, unless it is still there.
             still = self._machine.users()
             self.shared.update(
                 (slot, pids)

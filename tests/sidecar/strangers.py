@@ -1,9 +1,8 @@
 """
-``python strangers.py FOLDER PREFIX COMMAND …``: become the command where nothing is ours.
+``python strangers.py FOLDER PREFIX COMMAND …``: run the command as in a hardened container.
 
-As root on a machine that can be changed, it makes the conditions of a hardened container: a user
-without a name, and a file system that can be read only, but for FOLDER. PREFIX, where an
-interpreter is installed, appears as FOLDER/python, because it may lie in a user's home.
+As root it sets up an unknown user and a read-only file system, except for FOLDER. The interpreter's
+PREFIX appears as FOLDER/python, because it may lie in a user's home.
 """
 
 import ctypes
@@ -53,8 +52,7 @@ def main():
     os.setgroups([])
     os.setgid(STRANGER)
     os.setuid(STRANGER)
-    # Some interpreters find their own library by this alone, now that they lie elsewhere; nothing
-    # else is set, for an image need not set what a shell does.
+    # Some moved interpreters need this path. An image need not set more.
     environment = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": f"{folder}/python/lib"}
     os.execve(command[0], command, environment)  # noqa: S606
 

@@ -1,4 +1,4 @@
-"""Declarations for the tests of the SideCar, made short."""
+"""Short targets for tests of the SideCar."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def run(
     batch_size: int = 0,
     trial: int = 0,
 ) -> Run:
-    """Declare that this container is the whole job."""
+    """A run of a job with this container alone."""
     return Run(
         epoch=epoch,
         generation=generation,
@@ -32,7 +32,7 @@ def run(
 
 
 def as_follower(whole: Run) -> Run:
-    """Make it the second container of its job, of two alike."""
+    """The same run in the second of two containers."""
     count = whole.processes
     peers = (Peer("leader", count), *whole.peers)
     return replace(whole, rank_offset=count, world_size=2 * count, peers=peers)

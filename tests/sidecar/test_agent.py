@@ -1,4 +1,4 @@
-"""The agent with events, actions and time; nothing below it is real."""
+"""The agent with events, actions and time, above fakes."""
 
 import asyncio
 import errno
@@ -11,18 +11,19 @@ from dljob_sidecar.behaviour.events import Gone, Interrupted, StartFailed
 from dljob_sidecar.behaviour.machine import Limits
 from dljob_sidecar.processes.supervising import Hooks, Processes
 from dljob_sidecar.serving.admitting import Admitted
-from dljob_sidecar.serving.metrics import write
+from dljob_sidecar.serving.serving import write_metrics
 from dljob_wire import codec
+from dljob_wire.checkpoints import Checkpoint
 from dljob_wire.messages import Gpu, Phase, Post, Problem, Process, Refused, State
 from dljob_wire.messages import Saving as Saved
-from dljob_wire.training import Saving, Training
+from dljob_wire.training import Training
 from tests.sidecar.clients import live_through, lived
 from tests.sidecar.fakes import Container, FakeFacts, FakeSupervisor
 from tests.sidecar.targets import INCARNATION, run, stop
 
 
 @lived
-async def test_time_that_runs_out_is_an_event():
+async def test_timeout_is_an_event():
     below = FakeSupervisor()
     limits = Limits(saves=True, checkpoint_seconds=0, grace_seconds=0, kill_seconds=0.001)
     agent = Agent(incarnation=INCARNATION, limits=limits)
@@ -37,7 +38,7 @@ async def test_time_that_runs_out_is_an_event():
         "CheckpointTimedOut",
         "ProcessesDoNotEnd",
     }
-    # With the proof, time is over.
+    # The proof cancels the timer.
     agent.happen(below.gone())
     demanded = list(below.demanded)
     await asyncio.sleep(0.01)
@@ -45,7 +46,7 @@ async def test_time_that_runs_out_is_an_event():
 
 
 class BrokenSupervisor(FakeSupervisor):
-    """Breaks its contract on a machine that has run out of everything, until that is mended."""
+    """Raises in each call, as on a machine without descriptors, until it is mended."""
 
     is_broken = True
 
@@ -66,7 +67,7 @@ class BrokenSupervisor(FakeSupervisor):
 
 
 @lived
-async def test_what_breaks_below_is_tried_again_and_told():
+async def test_failing_supervisor_is_retried_and_reported():
     below = BrokenSupervisor()
     agent = Agent(incarnation=INCARNATION, limits=Limits(grace_seconds=0, kill_seconds=0))
     agent.begin(below, FakeFacts())
@@ -84,7 +85,7 @@ async def test_what_breaks_below_is_tried_again_and_told():
 
 
 class LateAdmission:
-    """Answers as GPUs do that a thread has read: when the agent has long carried out the start."""
+    """Admits later, after the agent has carried out the start, as a thread that reads GPUs does."""
 
     gpu_thread = None
 
@@ -92,14 +93,14 @@ class LateAdmission:
         asyncio.get_running_loop().call_soon(hear, Admitted())
 
 
-def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
-    told: list[Any] = []
+def test_start_that_breaks_after_late_admission_fails(caplog):
+    reported: list[Any] = []
 
     def lack_descriptors():
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     async def story():
-        # Without processes: the proof of the release finds none at once.
+        # Without processes the release is proven at once.
         nothing: Any = SimpleNamespace(collected=0, reap=lambda: None, members=list, kill=list)
         admission: Any = LateAdmission()
         processes = Processes(
@@ -110,14 +111,14 @@ def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
             process_tree=nothing,
             spare_pool=nothing,
             admission=admission,
-            hooks=Hooks(told.append, lack_descriptors),
+            hooks=Hooks(reported.append, lack_descriptors),
         )
         processes.start(run(1), 1)
         for _ in range(100):
             await asyncio.sleep(0)
 
     live_through(story())
-    failed, gone = told
+    failed, gone = reported
     assert isinstance(failed, StartFailed)
     assert (failed.attempt, failed.problem.name) == (1, "CannotStart")
     assert "Too many open files" in failed.problem.message
@@ -125,7 +126,7 @@ def test_a_start_that_breaks_after_a_late_admission_has_failed(caplog):
 
 
 @lived
-async def test_whoever_waits_hears_of_a_change_and_nobody_hears_of_none():
+async def test_waiters_wake_on_a_change_only():
     agent = Container().agent
     version = agent.version
     waiting = [asyncio.ensure_future(agent.wait_for_change(version)) for _ in range(3)]
@@ -139,7 +140,7 @@ async def test_whoever_waits_hears_of_a_change_and_nobody_hears_of_none():
 
 
 @lived
-async def test_the_state_can_be_written_and_read_whatever_is_in_it():
+async def test_any_state_survives_the_codec():
     container = Container()
     container.facts.given_processes = (
         Process(rank=0, pid=7, gpus=("0",), warm=True),
@@ -154,11 +155,11 @@ async def test_the_state_can_be_written_and_read_whatever_is_in_it():
     state = container.agent.state()
     assert codec.decode(State, codec.encode(state)) == state
     assert state.progress.iteration == 5
-    assert write(state).count("\ndljob_sidecar_problem{") == len(state.problems)
+    assert write_metrics(state).count("\ndljob_sidecar_problem{") == len(state.problems)
 
 
 @lived
-async def test_a_problem_of_ours_is_shown_until_it_is_solved():
+async def test_own_problem_is_shown_until_solved():
     agent = Container().agent
     agent.complain(Problem("CertificatesUnreadable", "they are half written"))
     version = agent.version
@@ -170,7 +171,7 @@ async def test_a_problem_of_ours_is_shown_until_it_is_solved():
 
 
 @lived
-async def test_an_interrupt_leads_to_the_end():
+async def test_interrupt_ends_the_container():
     for is_running in (False, True):
         container = Container(saves=False)
         agent, below = container.agent, container.supervisor
@@ -189,7 +190,7 @@ async def test_an_interrupt_leads_to_the_end():
 
 
 @lived
-async def test_what_a_change_costs_is_measured():
+async def test_cost_of_a_change_is_measured():
     times = iter(range(0, 1000, 10))
     below = FakeSupervisor()
     agent = Agent(incarnation=INCARNATION, limits=Limits(saves=True), now=lambda: next(times))
@@ -211,9 +212,11 @@ async def test_what_a_change_costs_is_measured():
     assert seconds == (10, 10, 10)
 
 
-def test_how_a_job_wants_to_be_stopped_is_taken_from_its_settings():
-    training = Training(command=("true",), checkpoint=Saving(signal="SIGUSR1", timeout_seconds=7))
+def test_limits_follow_the_checkpoint_settings():
+    training = Training(
+        command=("true",), checkpoint=Checkpoint(signal="SIGUSR1", timeout_seconds=7)
+    )
     assert limits_of(training) == Limits(saves=True, leader_saves=True, checkpoint_seconds=7)
-    saving = Saving(signal="SIGUSR1", to_all=True)
+    saving = Checkpoint(signal="SIGUSR1", to="all")
     assert limits_of(Training(command=("true",), checkpoint=saving)) == Limits(saves=True)
     assert not limits_of(Training(command=("true",))).saves

@@ -1,11 +1,10 @@
-"""``dist/dljob-sidecar.pyz``: one file that any image can run, and that is the same everywhere."""
+"""``dist/dljob-sidecar.pyz``: one reproducible file that any image can run."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -17,7 +16,7 @@ import pytest
 from dljob_sidecar import EXIT_UNAVAILABLE, __version__
 from dljob_wire.messages import Phase
 from tests.sidecar.archives import build
-from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
+from tests.sidecar.drivers import HERE, ROOT, find_processes, run_program, wait_until
 from tests.sidecar.interpreters import TOO_OLD, VERSIONS, find_python, has_python
 from tests.sidecar.sidecars import SideCar
 from tests.sidecar.strangers import STRANGER
@@ -36,7 +35,7 @@ time.sleep(1000)
 
 
 def copy_sources(folder):
-    """Copy what the archive is made of, as a fresh checkout would have it."""
+    """Copy the sources of the archive, as in a fresh checkout."""
     for name in ("LICENSE", "NOTICE", "requirements.lock"):
         shutil.copyfile(ROOT / name, folder / name)
     hide = shutil.ignore_patterns("__pycache__")
@@ -46,13 +45,7 @@ def copy_sources(folder):
 
 
 def run_archive(python, archive, *arguments):
-    return subprocess.run(
-        [python, "-I", "-S", "-W", "error", str(archive), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    return run_program([python, "-I", "-S", "-W", "error", str(archive), *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +56,7 @@ def archive(tmp_path_factory):
     return target
 
 
-# --- what it is -----------------------------------------------------------------------------
-
-
-def test_every_machine_builds_the_same_bytes(archive, tmp_path):
+def test_build_is_reproducible(archive, tmp_path):
     root = tmp_path / "another" / "checkout"
     root.mkdir(parents=True)
     target = tmp_path / "other.pyz"
@@ -85,7 +75,7 @@ def test_every_machine_builds_the_same_bytes(archive, tmp_path):
     assert target.read_bytes() == archive.read_bytes()
 
 
-def test_it_holds_what_is_needed_and_nothing_else(archive):
+def test_archive_contains_only_needed_files(archive):
     assert archive.stat().st_size <= MOST_BYTES
     with zipfile.ZipFile(archive) as opened:
         infos = opened.infolist()
@@ -102,7 +92,7 @@ def test_it_holds_what_is_needed_and_nothing_else(archive):
     assert {info.date_time for info in infos} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_nothing_is_built_from_what_is_not_locked(tmp_path):
+def test_unlocked_dependency_fails_the_build(tmp_path):
     root = copy_sources(tmp_path)
     lock = root / "requirements.lock"
     lock.write_text(re.sub(r"(?m)^tornado==\S+", "tornado==6.4.999", lock.read_text()))
@@ -113,10 +103,7 @@ def test_nothing_is_built_from_what_is_not_locked(tmp_path):
     assert not target.exists()
 
 
-# --- which interpreters it runs on ----------------------------------------------------------
-
-
-def test_it_says_its_version_or_that_the_interpreter_is_too_old(archive):
+def test_archive_prints_version_or_interpreter_too_old(archive):
     for version in filter(has_python, VERSIONS):
         ran = run_archive(find_python(version), archive, "--version")
         assert (ran.returncode, ran.stderr) == (0, "")
@@ -130,12 +117,10 @@ def test_it_says_its_version_or_that_the_interpreter_is_too_old(archive):
 
 
 def make_incomplete_python(folder, missing):
-    """Install an interpreter that has been left without a module, as minimal images have them."""
+    """Install an interpreter that lacks a module, as in minimal images."""
     tell = "import sys; print(sys.executable); print(sys.base_prefix); print(sys.version_info[1])"
-    told = subprocess.run(
-        [sys.executable, "-c", tell], capture_output=True, text=True, check=True, timeout=240
-    )
-    _, prefix, minor = told.stdout.split("\n")[:3]
+    printed = run_program([sys.executable, "-c", tell], check=True)
+    _, prefix, minor = printed.stdout.split("\n")[:3]
     name = f"python3.{minor}"
     library = folder / "lib" / name
     library.mkdir(parents=True)
@@ -150,7 +135,7 @@ def make_incomplete_python(folder, missing):
     return folder / "bin" / name
 
 
-def test_an_interpreter_that_lacks_a_part_is_told_by_name(archive, tmp_path):
+def test_incomplete_interpreter_names_the_missing_module(archive, tmp_path):
     missing = "ctypes"
     python = make_incomplete_python(tmp_path, missing)
     ran = run_archive(str(python), archive, "run", "--socket", str(tmp_path / "s"), "--", "true")
@@ -160,12 +145,9 @@ def test_an_interpreter_that_lacks_a_part_is_told_by_name(archive, tmp_path):
     assert ran.stderr.count("\n") == 1
 
 
-# --- that it does all that the SideCar does -------------------------------------------------
-
-
 @pytest.fixture
-def everybodys():
-    """A folder that others may enter, which is not true of those of pytest."""
+def public_folder():
+    """A folder that other users may enter, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="dljob-", dir="/tmp"))
     folder.chmod(0o777)
     (folder / "python").mkdir()
@@ -174,7 +156,7 @@ def everybodys():
 
 
 def put_into_volume(archive, folder):
-    """Place it where only root may write, as the shared volume of a pod is mounted."""
+    """Place it where only root may write, as in the shared volume of a pod."""
     volume = folder / "volume"
     volume.mkdir()
     shutil.copyfile(archive, volume / archive.name)
@@ -184,89 +166,74 @@ def put_into_volume(archive, folder):
 
 
 def become_stranger(python, folder):
-    """Return how to start an interpreter as a stranger, and where that will find it."""
+    """Return the command that starts an interpreter as a stranger, and its path there."""
     tell = "import os, sys; print(os.path.realpath(sys.executable)); print(sys.base_prefix)"
-    told = subprocess.run(
-        [python, "-c", tell], capture_output=True, text=True, check=True, timeout=240
-    )
-    executable, prefix = (Path(line).resolve() for line in told.stdout.split("\n")[:2])
+    printed = run_program([python, "-c", tell], check=True)
+    executable, prefix = (Path(line).resolve() for line in printed.stdout.split("\n")[:2])
     seen = str(folder / "python" / executable.relative_to(prefix))
     wrapper = [sys.executable, "-S", str(HERE / "strangers.py"), str(folder), str(prefix)]
-    probe = subprocess.run(
-        [*wrapper, seen, "-c", TELL], capture_output=True, check=False, timeout=240
-    )
+    probe = run_program([*wrapper, seen, "-c", TELL])
     if probe.returncode != 0:
-        pytest.skip(f"this machine cannot make an unknown user: {probe.stderr.decode()[-200:]}")
+        pytest.skip(f"this machine cannot make an unknown user: {probe.stderr[-200:]}")
     return (*wrapper, seen, "-I", "-S", "-W", "error"), seen
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_stranger_trains_on_a_machine_that_can_only_be_read(archive, everybodys, version):
-    packed = put_into_volume(archive, everybodys)
-    python, seen = become_stranger(find_python(version), everybodys)
-    script = everybodys / "train.py"
+def test_unknown_user_trains_on_a_read_only_machine(archive, public_folder, version):
+    packed = put_into_volume(archive, public_folder)
+    python, seen = become_stranger(find_python(version), public_folder)
+    script = public_folder / "train.py"
     script.write_text(TRAINING)
     script.chmod(0o444)
-    sidecar = SideCar(
-        everybodys,
+    with SideCar(
+        public_folder,
         # It is in the command line of all that is started, also of spares and helpers.
-        str(everybodys),
+        str(public_folder),
         *(seen, str(script)),
         python=python,
         program=(str(packed),),
         # The helpers have to start from inside the archive: spare interpreters and the matcher.
-        options={"preload": ["wave"], "progressLog": r"step (?P<iteration>\d+)"},
-    )
-    try:
-        ready = sidecar.wait_ready()
+        options={"preload": ["wave"], "progress.log": r"step (?P<iteration>\d+)"},
+    ) as sidecar:
+        ready = sidecar.state()
         assert (ready.phase, ready.released) == (Phase.READY, True)
         sidecar.wait_for(lambda s: s.warmth.ready == 1)
-        sidecar.run(1, "0", "1")
-        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING)
+        sidecar.train(1, "0", "1")
         wait_until(lambda: sidecar.state().progress.iteration == 7, what="progress")
-        assert f"user {STRANGER} has 0,1 True" in sidecar.told()
-        sidecar.run(2, "1")
-        sidecar.wait_for(lambda s: s.phase is Phase.RUNNING and s.held_generation == 2)
-        wait_until(lambda: f"user {STRANGER} has 1 " in sidecar.told(), what="the second start")
+        assert f"user {STRANGER} has 0,1 True" in sidecar.read_log()
+        sidecar.train(2, "1")
+        wait_until(lambda: f"user {STRANGER} has 1 " in sidecar.read_log(), what="the second start")
         sidecar.stop(3, leave=True)
         assert sidecar.wait_ended() == 0
-        assert find_processes(str(everybodys)) == []
-        assert "Traceback" not in sidecar.told()
+        assert find_processes(str(public_folder)) == []
+        assert "Traceback" not in sidecar.read_log()
         assert {file.name for file in packed.parent.iterdir()} == {packed.name}
-    finally:
-        sidecar.close()
 
 
 @pytest.mark.story
-def test_it_lives_on_when_its_file_is_replaced_by_a_newer_one(archive, tmp_path, token):
+def test_archive_may_be_replaced_while_it_runs(start, archive, tmp_path, token):
     packed = tmp_path / "dljob-sidecar.pyz"
     shutil.copyfile(archive, packed)
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
-    sidecar = SideCar(
-        tmp_path,
-        token,
-        *(sys.executable, str(script)),
+    sidecar = start(
+        command=(sys.executable, str(script), token),
         python=(sys.executable, "-I", "-S"),
         program=(str(packed),),
-        options={"preload": ["wave"], "progressLog": r"step (?P<iteration>\d+)"},
+        options={"preload": ["wave"], "progress.log": r"step (?P<iteration>\d+)"},
     )
-    try:
-        sidecar.wait_ready()
-        sidecar.wait_for(lambda s: s.warmth.ready == 1)
-        newer = tmp_path / "newer"
-        newer.write_bytes(b"# of another length\n" + archive.read_bytes())
-        newer.replace(packed)
-        # The helper that reads the log, and the next spare, are started from here on.
-        sidecar.run(1)
-        wait_until(lambda: sidecar.state().progress.iteration == 7, what="progress")
-        sidecar.wait_for(lambda s: s.warmth.ready == 1)
-        assert sidecar.state().problems == ()
-        assert "Traceback" not in sidecar.told()
-        # Its training ends with it, also where it is killed.
-        sidecar.process.kill()
-        sidecar.wait_ended()
-        wait_until(lambda: not find_processes(str(tmp_path)), what="the end of all")
-    finally:
-        sidecar.close()
+    sidecar.wait_for(lambda s: s.warmth.ready == 1)
+    newer = tmp_path / "newer"
+    newer.write_bytes(b"# of another length\n" + archive.read_bytes())
+    newer.replace(packed)
+    # The helper that reads the log, and the next spare, are started from here on.
+    sidecar.run(1)
+    wait_until(lambda: sidecar.state().progress.iteration == 7, what="progress")
+    sidecar.wait_for(lambda s: s.warmth.ready == 1)
+    assert sidecar.state().problems == ()
+    assert "Traceback" not in sidecar.read_log()
+    # Its training ends with it, also where it is killed.
+    sidecar.process.kill()
+    sidecar.wait_ended()
+    wait_until(lambda: not find_processes(str(tmp_path)), what="the end of all")

@@ -1,7 +1,7 @@
 """
-Faults of users and machines: the state and the log name them, and the SideCar lives on.
+The state and the log name faults of users and machines, and the SideCar survives them.
 
-Each test has a real SideCar and ends with a good training, so that nothing is left of what was bad.
+Each test has a real SideCar and ends with a good training.
 """
 
 import os
@@ -16,7 +16,7 @@ from dljob_sidecar import EXIT_UNAVAILABLE
 from dljob_wire.messages import Phase, State
 from tests.disks import on_small_disk
 from tests.sidecar.drivers import read_children, wait_until
-from tests.sidecar.sidecars import SideCar
+from tests.sidecar.sidecars import SideCar, problem_names
 
 pytestmark = pytest.mark.processes
 
@@ -25,37 +25,20 @@ WAIT = "import time; time.sleep(1000)"
 MIB = 1 << 20
 
 
-def is_running(generation: int):
-    return lambda s: s.phase is Phase.RUNNING and s.held_generation == generation
-
-
-def names(state: State) -> set[str]:
-    return {problem.name for problem in state.problems}
-
-
 def wait_reported(sidecar: SideCar, name: str, *what: str) -> State:
-    """Wait until it is in the state, where it comes with a remedy, and look for it in the log."""
-    state = sidecar.wait_for(lambda s: name in names(s))
+    """Wait for a problem in the state, with a remedy, and find it in the log."""
+    state = sidecar.wait_for(lambda s: name in problem_names(s))
     problem = next(one for one in state.problems if one.name == name)
     assert all(word in problem.message for word in what), problem
     assert problem.remedy
-    assert name in sidecar.told()
+    assert name in sidecar.read_log()
     return state
 
 
-def run_well(sidecar: SideCar, generation: int) -> State:
-    assert sidecar.run(generation, "0").status == 200
-    return sidecar.wait_for(is_running(generation))
-
-
-# --- what a job says wrong ----------------------------------------------------------------
-
-
 @pytest.mark.story
-def test_a_command_that_does_not_exist(start, tmp_path, token):
+def test_missing_command_is_reported(start, tmp_path, token):
     program = tmp_path / "train"
     sidecar = start(command=(str(program), token))
-    sidecar.wait_ready()
     sidecar.run(1)
     state = wait_reported(sidecar, "CommandNotFound", str(program))
     assert (sidecar.wait_for(lambda s: s.released).phase, state.processes) == (Phase.FAILED, ())
@@ -63,47 +46,42 @@ def test_a_command_that_does_not_exist(start, tmp_path, token):
     sidecar.run(2)
     wait_reported(sidecar, "CommandNotExecutable", str(program))
     program.chmod(0o755)
-    assert run_well(sidecar, 3).problems == ()
+    assert sidecar.train(3, "0").problems == ()
 
 
-def test_a_folder_for_the_log_that_does_not_exist(start, tmp_path):
-    sidecar = start(options={"logFile": str(tmp_path / "missing" / "log")})
+def test_missing_log_folder_is_reported(start, tmp_path):
+    sidecar = start(options={"logFile": str(tmp_path / "missing" / "log")}, waits=False)
     assert sidecar.wait_ended() == EXIT_UNAVAILABLE
-    [line] = [line for line in sidecar.told().splitlines() if "LogCannotOpen" in line]
+    [line] = [line for line in sidecar.read_log().splitlines() if "LogCannotOpen" in line]
     assert str(tmp_path / "missing") in line
     assert "logFile" in line
 
 
-# --- what a machine has not ---------------------------------------------------------------
-
-
-def test_no_gpu_where_one_was_expected(start):
+def test_missing_gpu_is_reported(start):
     if any(Path("/dev").glob("nvidia[0-9]*")):
         pytest.skip("this machine has GPUs")
     sidecar = start(options=POLL, expects_gpus=True)
-    sidecar.wait_ready()
     wait_reported(sidecar, "GPUsNotVisible")
     # Without NVML the SideCar cannot know which ids are right: the training has to find out.
-    run_well(sidecar, 1)
+    sidecar.train(1, "0")
 
 
-def test_a_full_disk_under_the_log_of_the_training(start, tmp_path):
+def test_full_disk_under_the_training_log(start, tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     log = folder / "log"
-    # Says much, and ends where that is not possible, as most programs do.
+    # It prints much, and ends if it cannot, as most programs do.
     command = ("sh", "-c", "printf '%030000d\\n' 0 && echo well && exec sleep 1000")
     python = on_small_disk(folder, size=64 * 1024)
     sidecar = start(command=command, options={**POLL, "logFile": str(log)}, python=python)
-    sidecar.wait_ready()
     [pid] = read_children(sidecar.process.pid)
     inside = Path(f"/proc/{pid}/root{folder}")
     filler = inside / "filler"
     filler.write_bytes(bytes(48 * 1024))
     sidecar.run(1)
     wait_reported(sidecar, "DiskFull", str(log))
-    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
-    assert names(state) == {"DiskFull", "TrainingFailed"}
+    state = sidecar.wait_phase(Phase.FAILED)
+    assert problem_names(state) == {"DiskFull", "TrainingFailed"}
     filler.unlink()
     sidecar.run(2)
     sidecar.wait_for(lambda s: s.phase is Phase.RUNNING and not s.problems)
@@ -116,21 +94,20 @@ for step in range(100_000):
     print("step", step, flush=True)
     time.sleep(0.01)
 """
-READ_STEPS = {**POLL, "progressLog": r"step (?P<iteration>\d+)"}
+READ_STEPS = {**POLL, "progress.log": r"step (?P<iteration>\d+)"}
 
 
-def test_a_full_disk_under_our_own_output_does_not_stop_the_training(start, tmp_path, token):
+def test_full_disk_under_own_output_does_not_stop_training(start, tmp_path, token):
     folder = tmp_path / "disk"
     folder.mkdir()
     command = (sys.executable, "-S", "-c", STEPS, token)
     *mounted, last = on_small_disk(folder, size=64 * 1024)
     written = ("sh", "-c", 'exec "$@" >> "$0"', str(folder / "output"), last)
     sidecar = start(command=command, options=READ_STEPS, python=(*mounted, *written))
-    sidecar.wait_ready()
     [pid] = read_children(sidecar.process.pid)
     inside = Path(f"/proc/{pid}/root{folder}")
     (inside / "filler").write_bytes(bytes(64 * 1024))
-    first = run_well(sidecar, 1)
+    first = sidecar.train(1, "0")
     state = wait_reported(sidecar, "DiskFull", "No space left on device")
     later = sidecar.wait_for(lambda s: s.progress.iteration > state.progress.iteration)
     assert later.processes == first.processes
@@ -139,10 +116,8 @@ def test_a_full_disk_under_our_own_output_does_not_stop_the_training(start, tmp_
     assert "step" in (inside / "output").read_text()
 
 
-# --- too much of it -----------------------------------------------------------------------
-
 MOST_GROWTH_KIB = 24 * 1024
-"""Far less than what is passed on. Each thread that looks at files has some memory of its own."""
+"""Far less than the output. Each thread that looks at files needs some memory."""
 
 FLOOD = """
 import os, sys, time
@@ -166,15 +141,14 @@ def read_peak_kib(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, token):
+def test_output_flood_uses_bounded_memory(start, tmp_path, token):
     enough, done, sink = tmp_path / "enough", tmp_path / "done", tmp_path / "sink"
     command = (sys.executable, "-S", "-c", FLOOD, str(enough), str(done), token)
-    options = {"progressLog": r"step (?P<iteration>\d+)", "logFile": str(sink)}
+    options = {"progress.log": r"step (?P<iteration>\d+)", "logFile": str(sink)}
     sidecar = start(command=command, options=options)
-    sidecar.wait_ready()
     [agent] = read_children(sidecar.process.pid)
     before = {pid: read_peak_kib(pid) for pid in [agent, *read_children(agent)]}
-    run_well(sidecar, 1)
+    sidecar.train(1, "0")
     for _ in range(10):
         assert sidecar.state().phase is Phase.RUNNING
     enough.touch()
@@ -183,7 +157,7 @@ def test_a_flood_of_output_is_passed_on_and_fills_no_memory(start, tmp_path, tok
     assert len(peaks) == 2
     assert max(peaks.values()) < MOST_GROWTH_KIB, peaks
     assert sink.stat().st_size == count
-    run_well(sidecar, 2)
+    sidecar.train(2, "0")
 
 
 BOMB = """
@@ -198,7 +172,7 @@ while True:
 
 @contextmanager
 def limited(controller, **limits):
-    """Have a control group with a limit, which is named differently in their two versions."""
+    """Make a control group with a limit; the name of the limit depends on the version."""
     folder = Path("/sys/fs/cgroup", controller, f"dljob-{uuid.uuid4().hex}")
     if not folder.parent.is_dir():
         folder = Path("/sys/fs/cgroup", folder.name)
@@ -224,20 +198,20 @@ def limited(controller, **limits):
 
 
 def inside(group):
-    """Words before a command that put it into a control group."""
+    """Return the words before a command that put it into a control group."""
     return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"))
 
 
 @pytest.fixture
 def crowded():
-    """Make a control group with room for a few processes; yields its folder."""
+    """A control group with room for a few processes."""
     with limited("pids", max="48") as folder:
         yield folder
 
 
 @pytest.fixture
 def tight():
-    """Make a control group with room for a SideCar, and for little more."""
+    """A control group with room for little more than a SideCar."""
     with limited("memory", max="128M", limit_in_bytes="128M") as folder:
         yield folder
 
@@ -247,33 +221,31 @@ taken = [bytearray(1 << 24) for _ in range(64)]
 """
 
 
-def test_a_training_that_the_kernel_killed_for_its_memory(start, tmp_path, token, tight):
-    """If the kernel does not kill the whole container, only its SideCar can name the cause."""
+def test_out_of_memory_kill_is_reported(start, tmp_path, token, tight):
+    """Unless the kernel kills the whole container, only its SideCar can name the cause."""
     script = tmp_path / "train.py"
     script.write_text(HUNGRY)
     command = (sys.executable, "-S", str(script), token)
     sidecar = start(command=command, options=POLL, python=(*inside(tight), sys.executable))
-    sidecar.wait_ready()
-    assert sidecar.run(1, "0").status == 200
+    sidecar.run(1, "0")
     wait_reported(sidecar, "OutOfMemory", "128 MiB")
-    state = sidecar.wait_for(lambda s: s.phase is Phase.FAILED)
-    assert "OutOfMemory" in names(state)
+    state = sidecar.wait_phase(Phase.FAILED)
+    assert "OutOfMemory" in problem_names(state)
     assert [process.signal for process in state.processes] == [9]
     script.write_text(WAIT)
-    run_well(sidecar, 2)
+    sidecar.train(2, "0")
     sidecar.wait_for(lambda s: not s.problems)
 
 
-def test_a_fork_bomb_up_to_its_limit(start, tmp_path, token, crowded):
+def test_fork_bomb_is_reported_and_ended(start, tmp_path, token, crowded):
     script = tmp_path / "train.py"
     script.write_text(BOMB)
     command = (sys.executable, "-S", str(script), token)
     sidecar = start(command=command, options=POLL, python=(*inside(crowded), sys.executable))
-    sidecar.wait_ready()
-    run_well(sidecar, 1)
+    sidecar.train(1, "0")
     wait_reported(sidecar, "TooManyProcesses", "48")
     assert len(sidecar.trainings()) > 30
     script.write_text(WAIT)
-    run_well(sidecar, 2)
+    sidecar.train(2, "0")
     wait_until(lambda: len(sidecar.trainings()) == 1, what="the end of all others")
     sidecar.wait_for(lambda s: not s.problems)

@@ -1,4 +1,4 @@
-"""The report about a failed training names the process that failed first, and its last words."""
+"""A failed training is reported with the process that failed first, and its last lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def traceback(exception, prefix=""):
     return "".join(f"{prefix}{line}\n" for line in (frames + exception).split("\n"))
 
 
-def test_the_first_traceback_is_why_and_those_of_the_peers_are_not():
+def test_first_traceback_is_the_cause():
     found = Tracebacks()
     feed(found, "step 1\nstep 2\n", traceback("ValueError: bad"))
     found.fail(1.0)
@@ -56,7 +56,7 @@ def test_the_first_traceback_is_why_and_those_of_the_peers_are_not():
     assert words.lines[5] == "ValueError: bad"
 
 
-def test_two_that_print_at_once_are_told_apart_by_what_pytorch_puts_before():
+def test_interleaved_tracebacks_are_separated_by_rank():
     one = traceback("ConnectionError: peer", "[rank0]: ").splitlines(keepends=True)
     other = traceback("ValueError: bad", "[rank1]: ").splitlines(keepends=True)
     found = Tracebacks()
@@ -67,7 +67,7 @@ def test_two_that_print_at_once_are_told_apart_by_what_pytorch_puts_before():
     assert words.exception_of(0) == "ConnectionError: peer"
 
 
-def test_a_traceback_in_pieces_is_found_as_well():
+def test_split_traceback_is_found():
     text = "x\n" + traceback("ValueError: bad")
     for cut in range(len(text)):
         found = Tracebacks()
@@ -76,7 +76,7 @@ def test_a_traceback_in_pieces_is_found_as_well():
         assert found.last_words().exception_of(0) == "ValueError: bad", cut
 
 
-def test_of_a_chain_the_last_one_is_what_ended_it():
+def test_last_exception_of_a_chain_counts():
     chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
     found = Tracebacks()
     feed(found, traceback("KeyError: 'x'"), chain, traceback("ValueError: bad"))
@@ -84,7 +84,7 @@ def test_of_a_chain_the_last_one_is_what_ended_it():
     assert found.last_words().exception_of(0) == "ValueError: bad"
 
 
-def test_what_was_caught_long_before_or_in_another_start_is_not_why():
+def test_old_or_earlier_tracebacks_are_ignored():
     found = Tracebacks()
     feed(found, traceback("OSError: tried again"), now=0.0)
     found.fail(100.0)
@@ -95,7 +95,7 @@ def test_what_was_caught_long_before_or_in_another_start_is_not_why():
     assert (found.last_words().exception_of(0), found.last_words().lines) == ("", ())
 
 
-def test_what_cannot_be_printed_and_what_is_long_does_no_harm():
+def test_last_words_are_printable_and_bounded():
     found = Tracebacks()
     feed(found, "\x1b[31mred\x00\n" + "x" * 100_000 + "\n")
     found.fail(0.0)
@@ -114,7 +114,6 @@ def failing(start, token, tmp_path):
         command = (sys.executable, "-S", str(script), token, str(tmp_path))
         options = {"processes": "perGpu", "framework": "pytorch", **options}
         sidecar = start(command=command, options=options)
-        sidecar.wait_ready()
         sidecar.run(1, "0", "1", processes=2)
         up = [tmp_path / "up-0", tmp_path / "up-1"]
         wait_until(lambda: all(one.exists() for one in up), what="both ranks")
@@ -124,10 +123,10 @@ def failing(start, token, tmp_path):
 
 
 @processes
-def test_a_killed_rank_is_named_and_not_the_one_that_was_ended_for_it(failing, tmp_path):
+def test_killed_rank_is_blamed(failing, tmp_path):
     sidecar = failing()
     (tmp_path / "kill").touch()
-    state = sidecar.wait_for(lambda state: state.phase is Phase.FAILED)
+    state = sidecar.wait_phase(Phase.FAILED)
     assert (state.failure.rank, state.failure.signal) == (1, signal.SIGKILL)
     assert state.processes[0].signal == signal.SIGTERM
     assert state.failure.lines
@@ -135,11 +134,11 @@ def test_a_killed_rank_is_named_and_not_the_one_that_was_ended_for_it(failing, t
 
 @processes
 @pytest.mark.parametrize("has_file", [pytest.param(False, marks=pytest.mark.story), True])
-def test_the_exception_of_the_rank_that_raised_first_is_told(failing, tmp_path, has_file):
+def test_exception_of_the_first_failed_rank_is_reported(failing, tmp_path, has_file):
     sidecar = failing(**({"logFile": str(tmp_path / "output")} if has_file else {}))
     began = time.time()
     (tmp_path / "fail").touch()
-    failure = sidecar.wait_for(lambda state: state.phase is Phase.FAILED).failure
+    failure = sidecar.wait_phase(Phase.FAILED).failure
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert began <= failure.at <= time.time()
     # The end of a file that does not answer at once is read a moment later.

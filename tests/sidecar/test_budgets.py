@@ -1,4 +1,4 @@
-"""Spare interpreters take no more memory than they may, and become what a command asks for."""
+"""Spare interpreters stay within their memory, and split commands as the interpreter does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from dljob_sidecar.warm import spare
 from dljob_sidecar.warm.budgets import FIRST_GUESS_BYTES, Budget, read_free_bytes
-from dljob_sidecar.warm.scripts import Script, take_apart
+from dljob_sidecar.warm.warming import Script, take_apart
 
 MIB = 1 << 20
 
@@ -15,17 +15,17 @@ def budget(free_mib, given_mib=0):
     return Budget(given_mib * MIB, lambda: free_mib * MIB)
 
 
-def test_half_of_what_is_free_is_for_spares():
+def test_half_of_free_memory_is_for_spares():
     some = budget(4096)
     assert some.allow(8, ready=0) == (8, "")
     assert some.limit_bytes == 2048 * MIB
     most, why = some.allow(9, ready=0)
     assert most == 2048 * MIB // FIRST_GUESS_BYTES == 8
     assert why.startswith("9 spare interpreters are needed and 8 fit into 2048 MiB")
-    assert "half of what is free" in why
+    assert "half of the free memory" in why
 
 
-def test_what_one_takes_is_learnt_from_those_that_are_ready():
+def test_spare_size_is_learnt():
     some = budget(1024)
     some.learn(100 * MIB)
     assert some.allow(9, ready=0)[0] == 5
@@ -33,24 +33,24 @@ def test_what_one_takes_is_learnt_from_those_that_are_ready():
     assert some.allow(9, ready=4)[0] == 7
 
 
-def test_the_job_may_say_how_much_it_is():
+def test_job_may_limit_spare_memory():
     some = budget(100_000, given_mib=512)
     most, why = some.allow(4, ready=0)
     assert most == 2
     assert "spareMemoryBytes" in why
 
 
-def test_where_nobody_knows_what_is_free_there_is_no_limit():
+def test_unknown_free_memory_means_no_limit():
     some = Budget(0, lambda: -1)
     assert some.allow(128, ready=0) == (128, "")
     assert some.limit_bytes == 0
 
 
-def test_this_machine_says_what_is_free():
+def test_free_memory_is_readable():
     assert 0 < read_free_bytes() < 1 << 50
 
 
-def test_a_warm_rank_on_another_node_stays_behind_the_first_one(monkeypatch):
+def test_warm_rank_waits_for_the_first_node(monkeypatch):
     # The pauses, and not the time that passes: a busy machine adds to that.
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
@@ -64,7 +64,7 @@ def test_a_warm_rank_on_another_node_stays_behind_the_first_one(monkeypatch):
     assert pauses == [spare.ELSEWHERE_SECONDS]
 
 
-def test_commands_are_taken_apart():
+def test_commands_are_split():
     for command, expected in (
         ("python train.py --lr 1", Script(("python",), "", ("train.py", "--lr", "1"))),
         (

@@ -1,4 +1,4 @@
-"""Checkpoints in memory count when they are on the disk, and the memory is never gone on from when it is torn."""
+"""Checkpoints in memory count once they are on disk, and torn memory is never resumed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import pytest
 
 from dljob_wire.messages import Phase
 from tests.sidecar.drivers import wait_until
-from tests.sidecar.reshapes import Job
 from tests.sidecar.savers import SHAPES
 
 pytestmark = pytest.mark.processes
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - it is the file system in memory
 NAMED = [shape for shape in SHAPES if shape != "several"]
-"""All but the shape that only time completes."""
+"""All shapes but the one that only time completes."""
 
 
 @pytest.fixture
@@ -25,24 +24,19 @@ def memory(token):
 
 
 @pytest.fixture
-def job(tmp_path, token, memory):
-    jobs = []
+def job(make_job, memory):
+    def begin(shape, *, mebibytes=64, **options):
+        fields = {"checkpoint.memory": f"{mebibytes}Mi", "checkpoint.memoryPath": str(memory)}
+        given = {"gap": 0.05, "complete": shape, "writes": "-", "more": json.dumps(fields)}
+        return make_job(shape, **given, **options)
 
-    def begin(shape, *, mebibytes=64, **said):
-        fields = {"checkpoint.memoryBytes": mebibytes << 20, "checkpoint.memoryPath": str(memory)}
-        said = {"gap": 0.05, "complete": shape, "writes": "-", "more": json.dumps(fields), **said}
-        jobs.append(Job(tmp_path, token, shape, **said))
-        return jobs[-1]
-
-    yield begin
-    for one in jobs:
-        one.sidecar.close()
+    return begin
 
 
 @pytest.mark.parametrize(
     "shape", [pytest.param("marker", marks=pytest.mark.story), *sorted({*NAMED} - {"marker"})]
 )
-def test_a_checkpoint_in_memory_is_confirmed_when_it_is_on_the_disk(job, memory, shape):
+def test_checkpoint_in_memory_is_confirmed_on_disk(job, memory, shape):
     training = job(shape)
     for _ in range(3):
         training.reshape()
@@ -56,7 +50,7 @@ def test_a_checkpoint_in_memory_is_confirmed_when_it_is_on_the_disk(job, memory,
         assert (training.path / unit.format(step)).exists()
 
 
-def test_a_training_that_ends_by_itself_leaves_all_of_it_on_the_disk_and_no_memory(job, memory):
+def test_ended_training_leaves_all_on_disk(job, memory):
     training = job("huggingface", every=40)
     training.reshape()
     # The one before the second is whole, whenever the training is killed.
@@ -71,7 +65,7 @@ def test_a_training_that_ends_by_itself_leaves_all_of_it_on_the_disk_and_no_memo
     assert not memory.exists()
 
 
-def test_what_a_killed_sidecar_left_in_memory_is_not_gone_on_from(job, memory):
+def test_memory_of_a_killed_sidecar_is_not_resumed(job, memory):
     training = job("marker")
     training.reshape()
     training.reshape()
@@ -85,9 +79,7 @@ def test_what_a_killed_sidecar_left_in_memory_is_not_gone_on_from(job, memory):
     assert not left.exists()
 
 
-def test_memory_that_is_too_small_is_named_with_both_sizes_and_the_next_start_writes_to_the_disk(
-    job, memory
-):
+def test_too_small_memory_falls_back_to_disk(job, memory):
     training = job("marker", mebibytes=1)
     training.reshape()
     filler = memory / "filler.bin"

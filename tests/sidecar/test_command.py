@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -13,26 +12,18 @@ from dljob_sidecar.living import EXIT_USAGE
 from dljob_sidecar.processes.keeper import FORWARDED
 from dljob_wire.codec import decode_left
 from dljob_wire.messages import Phase, Saving
-from tests.sidecar.drivers import HERE, ROOT, find_processes, wait_until
+from tests.sidecar.drivers import HERE, ROOT, find_processes, run_program, wait_until
 from tests.sidecar.sidecars import SideCar
 
 pytestmark = pytest.mark.processes
 
 
-def is_phase(phase: Phase):
-    return lambda state: state.phase is phase
-
-
-def is_running(generation: int):
-    return lambda state: state.phase is Phase.RUNNING and state.held_generation == generation
-
-
-def wait_told(sidecar: SideCar, text: str) -> None:
-    wait_until(lambda: text in sidecar.told(), what=text)
+def wait_log(sidecar: SideCar, text: str) -> None:
+    wait_until(lambda: text in sidecar.read_log(), what=text)
 
 
 @pytest.mark.story
-def test_a_training_saves_itself_and_is_moved_stopped_and_started_again_in_place(start, tmp_path):
+def test_training_saves_moves_stops_and_restarts(start, tmp_path):
     latest = tmp_path / "latest"
     saving = {
         "checkpoint.signal": "SIGUSR1",
@@ -44,9 +35,8 @@ def test_a_training_saves_itself_and_is_moved_stopped_and_started_again_in_place
     assert (before.phase, before.released, before.generation) == (Phase.READY, True, 0)
     former = None
     for generation, gpus in ((1, ("0", "1", "2", "3")), (2, ("2", "3")), (4, ("0",))):
-        sidecar.run(generation, *gpus)
-        state = sidecar.wait_for(is_running(generation))
-        wait_told(sidecar, f"gpus={','.join(gpus)}\n")
+        state = sidecar.train(generation, *gpus)
+        wait_log(sidecar, f"gpus={','.join(gpus)}\n")
         assert (state.held, state.incarnation) == (gpus, before.incarnation)
         assert state.processes[0].pid != former
         former = state.processes[0].pid
@@ -67,29 +57,12 @@ def test_a_training_saves_itself_and_is_moved_stopped_and_started_again_in_place
     assert sidecar.trainings() == []
 
 
-def test_the_newest_of_a_burst_is_what_runs_in_the_end_and_nothing_is_released_before(start):
-    sidecar = start("deaf", "fork")
-    sidecar.wait_ready()
-    for generation in range(1, 21):
-        assert sidecar.run(generation, str(generation % 8)).status == 200
-    assert sidecar.run(7, "7").status == 409
-    state = sidecar.wait_for(is_running(20))
-    assert state.held == ("4",)
-    assert len(state.processes) == 1
-    sidecar.stop(21)
-    sidecar.wait_for(lambda s: s.released)
-    assert sidecar.trainings() == []
-
-
 @pytest.mark.story
 @pytest.mark.parametrize(("code", "phase"), [(0, Phase.EXITED), (3, Phase.FAILED)])
-def test_how_the_training_ends_is_reported_and_a_sidecar_that_is_told_to_leave_ends_well(
-    start, code, phase
-):
+def test_end_is_reported_and_leave_exits_with_zero(start, code, phase):
     sidecar = start(command=("sh", "-c", f"exit {code}"))
-    sidecar.wait_ready()
     sidecar.run(1)
-    state = sidecar.wait_for(is_phase(phase))
+    state = sidecar.wait_phase(phase)
     assert state.processes[0].exit_code == code
     sidecar.stop(2, leave=True)
     # Otherwise Kubernetes would start its container once more, and with it take the log away.
@@ -100,13 +73,13 @@ def left_by(sidecar: SideCar) -> bytes:
     return sidecar.socket.with_name(f"{sidecar.socket.name}.left").read_bytes()
 
 
-def test_a_sidecar_that_leaves_leaves_behind_how_its_training_ended(start, tmp_path):
-    """The controller that told it to leave may have died; the next one would start the training once more."""
+def test_leaving_sidecar_writes_the_end_of_its_training(start, tmp_path):
+    """If the controller dies after the order to leave, the next one must not restart the training."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     unanswered = {
         "iterations": 25,
-        "progressLog": r"step (?P<iteration>\d+)",
+        "progress.log": r"step (?P<iteration>\d+)",
         "checkpoint.signal": "SIGUSR1",
         "checkpoint.confirm": "file",
         "checkpoint.path": "/no",
@@ -114,9 +87,7 @@ def test_a_sidecar_that_leaves_leaves_behind_how_its_training_ended(start, tmp_p
     }
     command = ("sh", "-c", f"trap '' USR1; cat {pipe}; echo step 25; exit 0")
     sidecar = start(command=command, options=unanswered)
-    sidecar.wait_ready()
-    sidecar.run(1)
-    begun = sidecar.wait_for(is_running(1))
+    begun = sidecar.train(1)
     sidecar.stop(2, leave=True)
     pipe.write_text("evaluated\n")
     assert sidecar.wait_ended() == 0
@@ -128,11 +99,10 @@ def test_a_sidecar_that_leaves_leaves_behind_how_its_training_ended(start, tmp_p
     assert left.progress.iteration == 25
 
 
-def test_a_killed_sidecar_has_left_behind_how_its_training_had_ended(start):
+def test_killed_sidecar_has_written_the_end_of_its_training(start):
     sidecar = start(command=("true",))
-    sidecar.wait_ready()
     sidecar.run(1)
-    ended = sidecar.wait_for(is_phase(Phase.EXITED))
+    ended = sidecar.wait_phase(Phase.EXITED)
     sidecar.kill()
     left = decode_left(left_by(sidecar))
     assert left is not None
@@ -140,22 +110,21 @@ def test_a_killed_sidecar_has_left_behind_how_its_training_had_ended(start):
 
 
 @pytest.mark.parametrize("says", [b"", b"the loss is NaN\n"])
-def test_a_failed_training_has_the_last_word(start, tmp_path, says):
-    """Without a message of the container Kubernetes shows the end of its log."""
+def test_failed_training_has_the_last_word(start, tmp_path, says):
+    """Without a message of the container, Kubernetes shows the end of its log."""
     again, message = tmp_path / "again", tmp_path / "message"
     write = f"echo the loss is NaN > {message}; " if says else ""
     program = f"if test ! -e {again}; then touch {again}; exit 0; fi; {write}exit 3"
     sidecar = start(command=("sh", "-c", program), environment={"DLJOB_SIDECAR_LEFT": str(message)})
-    sidecar.wait_ready()
     sidecar.run(1)
-    sidecar.wait_for(is_phase(Phase.EXITED))
+    sidecar.wait_phase(Phase.EXITED)
     assert decode_left(message.read_bytes()) is not None
     sidecar.run(2)
-    sidecar.wait_for(is_phase(Phase.FAILED))
+    sidecar.wait_phase(Phase.FAILED)
     assert message.read_bytes() == says
 
 
-def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
+def test_slow_reader_gets_all_output(start, tmp_path):
     pipe = tmp_path / "output"
     os.mkfifo(pipe)
     # Open at both ends, so that no process waits before there is something to read.
@@ -166,9 +135,8 @@ def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
     sidecar = start(
         command=command, python=slowly, program=(str(HERE / "lenient.py"), "-m", "dljob_sidecar")
     )
-    sidecar.wait_ready()
     sidecar.run(1)
-    sidecar.wait_for(is_phase(Phase.EXITED))
+    sidecar.wait_phase(Phase.EXITED)
     sidecar.stop(2, leave=True)
     count, block = 0, b""
     while count < size:
@@ -180,47 +148,17 @@ def test_a_slow_reader_gets_the_last_words_of_the_training(start, tmp_path):
     assert sidecar.wait_ended() == 0
 
 
-def test_an_interrupt_ends_the_training_and_then_the_sidecar(start):
+def test_interrupt_ends_training_and_sidecar(start):
     sidecar = start()
-    sidecar.wait_ready()
-    sidecar.run(1)
-    sidecar.wait_for(is_phase(Phase.RUNNING))
-    wait_told(sidecar, "ready")
+    sidecar.train(1)
+    wait_log(sidecar, "ready")
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.wait_ended() == 128 + signal.SIGTERM
     assert sidecar.trainings() == []
     assert not sidecar.socket.exists()
 
 
-def test_a_killed_sidecar_takes_its_training_with_it_and_the_next_begins_anew(start, token):
-    first = start("deaf", "fork")
-    before = first.wait_ready()
-    first.run(5)
-    first.wait_for(is_phase(Phase.RUNNING))
-    first.kill()
-    second = start()
-    after = second.wait_ready()
-    assert second.trainings() == []
-    assert (after.phase, after.generation) == (Phase.READY, 0)
-    assert after.incarnation != before.incarnation
-    # A target for the first start is not carried out by the second.
-    second.incarnation = before.incarnation
-    assert second.run(6).status == 409
-
-
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "sidecar")}
-    return subprocess.run(
-        [sys.executable, "-m", "dljob_sidecar", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-
-
-def test_what_cannot_be_done_is_told_before_anything_is_started(tmp_path, token):
+def test_usage_errors_start_nothing(tmp_path, token):
     folder = str(tmp_path / "missing")
     # The certificates are looked at before the port is.
     network = ["--listen", "127.0.0.1:1", "--tls", folder, "--job-uid", "u"]
@@ -229,7 +167,8 @@ def test_what_cannot_be_done_is_told_before_anything_is_started(tmp_path, token)
         (["--socket", f"{folder}/control"], EXIT_UNAVAILABLE, "ListenersCannotOpen"),
         (network, EXIT_UNAVAILABLE, f"{folder}/tls.crt"),
     ):
-        ran = run_command("run", *options, "--", "echo", token)
+        command = [sys.executable, "-m", "dljob_sidecar", "run", *options, "--", "echo", token]
+        ran = run_program(command, env={**os.environ, "PYTHONPATH": str(ROOT / "sidecar")})
         assert (ran.returncode, ran.stdout) == (status, "")
         assert words in ran.stderr
     assert find_processes(token) == []
@@ -246,10 +185,9 @@ time.sleep(1000)
 """
 
 
-def test_a_training_tells_its_progress_where_its_environment_says(start, tmp_path, token):
+def test_training_posts_progress_to_its_socket(start, tmp_path, token):
     command = (sys.executable, "-S", "-c", POST, token)
     sidecar = start(command=command, options={"progressSocket": str(tmp_path / "inner")})
-    sidecar.wait_ready()
     sidecar.run(1)
     sidecar.wait_for(lambda s: s.progress.iteration == 7)
 
@@ -264,13 +202,11 @@ while True:
 """
 
 
-def test_signals_that_are_meant_for_the_training_reach_it(start, token):
+def test_signals_are_forwarded_to_the_training(start, token):
     sidecar = start(command=(sys.executable, "-S", "-c", HEAR, token))
-    sidecar.wait_ready()
-    sidecar.run(1)
-    before = sidecar.wait_for(is_phase(Phase.RUNNING))
-    wait_told(sidecar, "listening")
+    before = sidecar.train(1)
+    wait_log(sidecar, "listening")
     for signum in set(FORWARDED) - {signal.SIGTERM, signal.SIGINT}:
         sidecar.process.send_signal(signum)
-        wait_told(sidecar, f"heard {signal.Signals(signum).name}\n")
+        wait_log(sidecar, f"heard {signal.Signals(signum).name}\n")
     assert sidecar.state().processes == before.processes

@@ -1,4 +1,4 @@
-"""Files and lines from before the request are no answer to it."""
+"""Only files and lines after a request confirm it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from dljob_sidecar.behaviour.events import CheckpointDone
 from dljob_sidecar.checkpoints import checkpoint_files, requests
 from dljob_sidecar.checkpoints.checkpoint_files import Mark, await_next_stamp
 from dljob_sidecar.checkpoints.confirming import LONGEST_DELAY_SECONDS, FileWatch, Watch
-from dljob_sidecar.checkpoints.requests import LastOutput, Request
-from dljob_sidecar.linux.recipients import Recipients
+from dljob_sidecar.checkpoints.requests import LastOutput, Recipients, Request
 from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.file_threads import FileThread
-from dljob_sidecar.processes.saving import CheckpointRequests
-from dljob_sidecar.processes.supervising import Processes
-from dljob_wire.training import Complete, Confirmation, Saving
+from dljob_sidecar.processes.supervising import CheckpointRequests, Processes
+from dljob_wire.checkpoints import Checkpoint, Complete, Confirmation
 from tests.sidecar.clients import live_through
 
 LIMIT_SECONDS = 240.0
 
 
 class Asking:
-    """One request, of which the test says what happens when it is sent."""
+    """One request; the test decides the effect of sending it."""
 
     def __init__(
         self, folder: Path, ask: Callable[[], int | None], *, doubt_seconds: float
@@ -38,9 +36,9 @@ class Asking:
         self._heard = asyncio.Event()
         self._file_thread = FileThread("test")
         self.looks: asyncio.Queue[None] = asyncio.Queue()
-        """Has an entry for each look that was judged."""
+        """An entry for each judged look."""
         self._files = FileWatch(
-            Saving(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
+            Checkpoint(confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(folder)),
             Watch(
                 members=self._list_members,
                 file_thread=self._file_thread,
@@ -76,7 +74,7 @@ def save_and_ask(folder: Path) -> int:
     return await_next_stamp()
 
 
-def test_a_save_just_before_the_request_does_not_confirm_it(tmp_path):
+def test_save_before_the_request_does_not_confirm(tmp_path):
     async def main() -> list[str]:
         asking = Asking(tmp_path, lambda: save_and_ask(tmp_path), doubt_seconds=LIMIT_SECONDS)
         # Only a look that finds something whole asks which files are open: none does so yet.
@@ -90,9 +88,7 @@ def test_a_save_just_before_the_request_does_not_confirm_it(tmp_path):
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_an_answer_at_once_confirms_it_and_one_with_the_stamps_of_a_late_clock_after_a_while(
-    tmp_path, is_late
-):
+def test_immediate_answer_confirms_despite_a_late_clock(tmp_path, is_late):
     def ask() -> int:
         since: int = await_next_stamp() + is_late * 3600 * 10**9
         save(tmp_path, "asked")
@@ -105,7 +101,7 @@ def test_an_answer_at_once_confirms_it_and_one_with_the_stamps_of_a_late_clock_a
     assert live_through(main()) == ["asked"]
 
 
-def test_a_save_before_the_training_could_be_asked_does_not_confirm_it(tmp_path):
+def test_save_before_the_first_ask_does_not_confirm(tmp_path):
     calls: list[None] = []
 
     def ask() -> int | None:
@@ -124,7 +120,7 @@ def test_a_save_before_the_training_could_be_asked_does_not_confirm_it(tmp_path)
 
 
 class Clock:
-    """The time of a loop, which passes when the test says so: real time passes while the machine stands still."""
+    """The time of a loop, which passes only when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -134,7 +130,7 @@ class Clock:
 
 
 class LateFileThread:
-    """A file thread that looks when it is sent, and comes back when the test says so."""
+    """A file thread that looks at once, and answers when the test says so."""
 
     is_lost = False
 
@@ -160,13 +156,9 @@ class LateFileThread:
 
 
 @pytest.mark.parametrize("rest_seconds", [0.1, 2 * LONGEST_DELAY_SECONDS])
-def test_files_that_change_after_a_stall_do_not_rest(tmp_path, monkeypatch, rest_seconds):
-    """
-    The SideCar stalls between a look and its verdict, or between two looks.
-
-    A writer that stood still as well goes on with it.
-    """
-    saving = Saving(
+def test_files_that_change_after_a_stall_are_not_settled(tmp_path, monkeypatch, rest_seconds):
+    """The SideCar stalls during a look or between two looks, and a writer stalls with it."""
+    saving = Checkpoint(
         confirm=Confirmation.FILE,
         complete=Complete.SETTLED,
         path=str(tmp_path),
@@ -209,13 +201,10 @@ def test_files_that_change_after_a_stall_do_not_rest(tmp_path, monkeypatch, rest
     assert confirmed == [file.stat().st_size]
 
 
-# --- who is asked, and whose answer counts -------------------------------------------------
-
-
-def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
-    """Each hook answers only when the last was called, as one does that gathers a checkpoint."""
+def test_hooks_of_all_ranks_are_called_at_once(tmp_path):
+    """Each hook answers only after the last was called, like one that gathers a checkpoint."""
     count = 8
-    told: list[str] = []
+    reported: list[str] = []
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
@@ -233,9 +222,9 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
         servers = [await asyncio.start_server(hook, "127.0.0.1", 0) for _ in range(count)]
         ports = sorted(server.sockets[0].getsockname()[1] for server in servers)
         ranks = [SimpleNamespace(pid=0, local_rank=port - ports[0], ended=None) for port in ports]
-        saving = Saving(
+        saving = Checkpoint(
             http=f"{ports[0]}/save",
-            to_all=True,
+            to="all",
             confirm=Confirmation.FILE,
             complete=Complete.RENAME,
             path=str(tmp_path),
@@ -248,19 +237,19 @@ def test_all_hooks_are_called_at_once_because_ranks_may_save_together(tmp_path):
             reaper=Reaper(),
             watch=Watch(list, file_thread := FileThread("test")),
             output=LastOutput(),
-            tell=end.set_result,
+            report=end.set_result,
         )
-        told.append(await asyncio.wait_for(end, LIMIT_SECONDS))
+        reported.append(await asyncio.wait_for(end, LIMIT_SECONDS))
         file_thread.close()
         for server in servers:
             server.close()
 
     live_through(story())
-    assert told == [""]
+    assert reported == [""]
 
 
 class SlowFileThread:
-    """One who comes back when the test says so."""
+    """A file thread that looks and answers when the test says so."""
 
     def __init__(self):
         self.out = []
@@ -280,18 +269,18 @@ def take_it_themselves(pid, _signum, *, to_all):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path, count):
-    """Its number may be that of another process by then."""
+def test_rank_that_ended_is_not_signalled(monkeypatch, tmp_path, count):
+    """Its id may belong to another process by then."""
     asked: list[int] = []
     monkeypatch.setattr(requests, "send", lambda pid, signum: asked.append(pid))
     monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
-    told: list[str] = []
+    reported: list[str] = []
 
     async def story() -> None:
         file_thread: Any = SlowFileThread()
         ranks = [SimpleNamespace(pid=one, local_rank=one, ended=None) for one in range(count)]
-        saving = Saving(
-            signal="SIGUSR1", to_all=True, confirm=Confirmation.FILE, path=str(tmp_path)
+        saving = Checkpoint(
+            signal="SIGUSR1", to="all", confirm=Confirmation.FILE, path=str(tmp_path)
         )
         request = Request(
             saving,
@@ -301,7 +290,7 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
             reaper=Reaper(),
             watch=Watch(list, file_thread),
             output=LastOutput(),
-            tell=told.append,
+            report=reported.append,
         )
         ranks[0].ended = Ended(0, None)
         request.hear_end()
@@ -313,20 +302,20 @@ def test_who_ends_while_the_path_is_looked_at_is_not_asked(monkeypatch, tmp_path
 
     live_through(story())
     assert asked == list(range(1, count))
-    assert [reason.partition(":")[0] for reason in told] == [requests.UNCONFIRMED] * (count == 1)
+    assert [reason.partition(":")[0] for reason in reported] == [requests.UNCONFIRMED] * (
+        count == 1
+    )
 
 
-def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_disk(
-    monkeypatch, tmp_path
-):
-    """The processes have ended, and the copy takes longer than the grace and than a last look may."""
+def test_kill_does_not_abandon_a_copy_to_disk(monkeypatch, tmp_path):
+    """The processes have ended, and the copy takes longer than the grace and a last look."""
     monkeypatch.setattr(requests, "send", lambda *_: None)
     monkeypatch.setattr(requests, "find_recipients", take_it_themselves)
     monkeypatch.setattr(Request, "settling_seconds", 0.0)
-    saving = Saving(
+    saving = Checkpoint(
         signal="SIGUSR1", confirm=Confirmation.FILE, complete=Complete.RENAME, path=str(tmp_path)
     )
-    told: list[Any] = []
+    reported: list[Any] = []
     copies: list[Any] = []
 
     async def story() -> None:
@@ -338,7 +327,12 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
         starter: Any = SimpleNamespace(attempt=1, rank_processes=[rank], environment=environment)
         outputs: Any = SimpleNamespace(common=(1, 2))
         asked = CheckpointRequests(
-            store, starter, outputs=outputs, reaper=Reaper(), report=told.append, list_members=list
+            store,
+            starter,
+            outputs=outputs,
+            reaper=Reaper(),
+            report=reported.append,
+            list_members=list,
         )
         asked.ask(is_trial=False, is_blamed=True, output=LastOutput())
         file_thread.come_back()
@@ -353,16 +347,16 @@ def test_a_kill_gives_up_no_checkpoint_that_is_on_its_way_from_memory_to_the_dis
         processes.kill()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert told == []
+        assert reported == []
         copies[0]("")
         for _ in range(5):
             await asyncio.sleep(0)
 
     live_through(story())
-    assert told == [CheckpointDone(1)]
+    assert reported == [CheckpointDone(1)]
 
 
-def test_a_file_that_cannot_even_be_asked_what_it_is_stops_nothing(monkeypatch, tmp_path):
+def test_unreadable_file_is_skipped(monkeypatch, tmp_path):
     # As on a network file system that has lost it: the kernel tells no kind with the name.
     class Stale:
         name = "stale"

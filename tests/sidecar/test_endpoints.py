@@ -1,11 +1,11 @@
-"""Where servers listen: one rule for ``[ADDRESS]:PORT``, and one error."""
+"""Endpoints ``[ADDRESS]:PORT`` are read by one rule, with one error."""
 
 import pytest
 
 from dljob_wire.endpoints import Endpoint, read_endpoint
 
 
-def test_an_address_with_a_port_is_read_and_written():
+def test_address_with_port_is_read_and_written():
     for text, host, port in (
         (":8080", "", 8080),
         ("127.0.0.1:0", "127.0.0.1", 0),
@@ -23,16 +23,16 @@ NONE = (
 )
 
 
-def test_what_is_none_is_refused_with_what_to_write():
+def test_malformed_address_is_refused():
     for text in NONE:
         with pytest.raises(ValueError, match=r"is not an address .*; write \[ADDRESS\]:PORT"):
             read_endpoint(text)
-    # Where others have to know it, a program may not choose it.
+    # A port that clients must know may not be 0.
     with pytest.raises(ValueError, match="with a port from 1 to 65535"):
         read_endpoint(":0", least_port=1)
 
 
-def test_whether_only_this_machine_reaches_it():
+def test_loopback_is_recognised():
     inside = ("127.0.0.1", "127.9.9.9", "::1", "localhost")
     assert all(Endpoint(host, 80).is_loopback for host in inside)
     outside = ("", "0.0.0.0", "10.0.0.1", "node-1")  # noqa: S104 - not opened

@@ -1,4 +1,4 @@
-"""The examples train for real: reshaped and killed, they end where they would have ended."""
+"""The examples train for real, and end with the same result if reshaped and killed."""
 
 from __future__ import annotations
 
@@ -39,12 +39,7 @@ def draw_later(seed):
 numpy.random.default_rng = draw_later
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""
-Runs the training below with at least 5 ms for each step until a file releases it.
-
-A fast machine makes thousands of steps a second, and would end the training before the test has
-disturbed it as often as it wants to; so it takes 20 s at least.
-"""
+"""Slows the training to 5 ms a step until a file releases it, so that a fast machine leaves time."""
 
 
 def read_steps(log):
@@ -73,14 +68,14 @@ def train_undisturbed(folder, iterations=ITERATIONS, processes=1):
     return printed[0]
 
 
-def test_digits_have_one_loss_curve_on_one_and_four_processes(tmp_path):
+def test_digits_loss_is_the_same_on_one_and_four_processes(tmp_path):
     one, four = (read_steps(train_undisturbed(tmp_path, 200, n)) for n in (1, 4))
     assert [step for step, _ in one] == list(range(1, 201))
     np.testing.assert_allclose(four, one, rtol=0, atol=1e-6)
 
 
 class Disturbed:
-    """A training of digits in a SideCar, and what befalls it."""
+    """A training of digits in a SideCar, and its disturbances."""
 
     def __init__(self, start, folder, chance):
         self.chance = chance
@@ -99,7 +94,7 @@ class Disturbed:
             "checkpoint.confirm": "file",
             "checkpoint.complete": "rename",
             "checkpoint.path": str(folder),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             "logFile": str(self.log),
         }
         self.start = lambda: start(command=command, options=options)
@@ -152,7 +147,7 @@ class Disturbed:
         self.reshape()
 
 
-def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token, tmp_path):
+def test_disturbed_digits_reach_the_same_result(start, token, tmp_path):
     training = Disturbed(start, tmp_path / token, random.Random(4))
     fates = [training.reshape] * 5 + [training.kill_a_process] * 2 + [training.kill_the_sidecar]
     training.chance.shuffle(fates)
@@ -169,11 +164,11 @@ def test_digits_reshaped_and_killed_end_where_they_would_have_ended(start, token
     assert {step for step, _ in seen} == set(range(1, ITERATIONS + 1))
     same = [expected[step - 1] for step, _ in seen]
     np.testing.assert_allclose(seen, same, rtol=0, atol=1e-6)
-    # Starts went on from what was saved, so that not all before it was done again.
+    # Starts resumed from checkpoints instead of the beginning.
     assert len(seen) < 2 * ITERATIONS
 
 
-def test_replay_goes_on_from_its_checkpoint_on_another_number_of_gpus(drive, token, tmp_path):
+def test_replay_resumes_on_another_number_of_gpus(drive, token, tmp_path):
     folder = tmp_path / token
     folder.mkdir()
     command = [
@@ -198,7 +193,7 @@ def test_replay_goes_on_from_its_checkpoint_on_another_number_of_gpus(drive, tok
     assert int((folder / "iteration").read_text()) > 60
 
 
-def test_replay_takes_its_pace_from_what_was_measured():
+def test_replay_uses_measured_speeds():
     find_speed = runpy.run_path(str(EXAMPLES / "replay" / "train.py"))["find_speed"]
     table = ROOT / "profiles" / "elasticflow" / "throughput.csv"
     options = SimpleNamespace(speeds=table, gpu_type="A100", model="resnet50", batch=256)

@@ -1,6 +1,7 @@
 """
-The cost of a SideCar. The kernel counts processor time, so that a busy machine changes little; the
-limits here are far above the figures that `benchmarks/footprint.py` prints.
+The cost of a SideCar, in processor time, which a busy machine changes little.
+
+The limits are far above the figures of `benchmarks/footprint.py`.
 """
 
 import sys
@@ -11,7 +12,7 @@ from _sidecars import SideCar, count_held, measure_memory, read_processor_second
 
 pytestmark = pytest.mark.processes
 
-EXPRESSION = {"progressLog": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
+EXPRESSION = {"progress.log": r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"}
 MEMORY_MB = 90
 READY_SECONDS = 3.0
 POLL_SECONDS, LINE_SECONDS = 0.02, 0.0005
@@ -36,31 +37,31 @@ def sidecar(tmp_path):
     begun.end()
 
 
-def test_what_it_takes_is_little(sidecar, capsys):
+def test_resource_usage_is_small(sidecar, capsys):
     def spend() -> float:
         return sum(map(read_processor_seconds, pids))
 
     pids = sidecar.pids()
     # On a plain machine a keeper runs; the helper runs because of the expression.
     assert len(pids) == 3
-    told = {"ready": spend()}
+    spent = {"ready": spend()}
     sidecar.put(1)
     sidecar.wait_for(lambda s: s.progress.iteration == 2000, "all lines are read")
-    told["line"] = (spend() - told["ready"]) / 2000
+    spent["line"] = (spend() - spent["ready"]) / 2000
     before = spend()
     for _ in range(100):
         sidecar.state()
-    told["poll"] = (spend() - before) / 100
-    told["memory"] = measure_memory(pids).once
+    spent["poll"] = (spend() - before) / 100
+    spent["memory"] = measure_memory(pids).once
     with capsys.disabled():
-        sys.stdout.write(f"\nprocessor seconds and MB: {told}\n")
+        sys.stdout.write(f"\nprocessor seconds and MB: {spent}\n")
     limits = {
         "ready": READY_SECONDS,
         "line": LINE_SECONDS,
         "poll": POLL_SECONDS,
         "memory": MEMORY_MB,
     }
-    assert all(told[what] < limit for what, limit in limits.items()), told
+    assert all(spent[what] < limit for what, limit in limits.items()), spent
 
 
 def count_at_rest(pids):
@@ -73,7 +74,7 @@ def count_at_rest(pids):
 
 
 @pytest.mark.timeout(2700)
-def test_many_reshapes_leave_nothing_behind(sidecar):
+def test_many_reshapes_leak_nothing(sidecar):
     pids = sidecar.pids()
     for generation in range(1, 11):
         sidecar.put(generation)

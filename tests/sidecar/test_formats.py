@@ -1,4 +1,4 @@
-"""Formats that show whether a file is whole are asked, and all others say nothing."""
+"""Some formats show whether a file is whole."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ WHOLE = {
 }
 
 
-def test_a_whole_file_is_proven_whole_and_a_cut_one_is_not(tmp_path):
+def test_whole_file_is_proven_and_cut_file_is_faulty(tmp_path):
     for name, whole in WHOLE.items():
         file = tmp_path / name
         file.write_bytes(whole)
         assert examine(str(file)) == Finding(is_proven=True), name
-        # From what the format is known by, to the last byte but one.
+        # From the mark of the format to the last byte but one.
         shortest = 9 if name.endswith("json") else 64
         for length in {shortest, len(whole) // 2, len(whole) - 1} - {len(whole)}:
             if name != "lines.json" and length < len(whole):
@@ -54,19 +54,19 @@ def test_a_whole_file_is_proven_whole_and_a_cut_one_is_not(tmp_path):
                 assert examine(str(file)).fault, (name, length)
 
 
-def test_an_empty_file_and_one_that_is_gone_are_at_fault_whatever_their_format(tmp_path):
+def test_empty_or_missing_file_is_faulty(tmp_path):
     for name in ("model.pt", "anything", "events.json"):
         (tmp_path / name).touch()
         assert examine(str(tmp_path / name)) == Finding("is empty")
     assert "cannot be read" in examine(str(tmp_path / "gone")).fault
 
 
-def test_a_file_that_somebody_writes_by_hdf5_is_not_whole(tmp_path):
+def test_open_hdf5_file_is_faulty(tmp_path):
     (tmp_path / "w.h5").write_bytes(make_hdf5(3, is_open=True))
     assert examine(str(tmp_path / "w.h5")).fault
 
 
-def test_of_other_formats_nothing_is_said(tmp_path):
+def test_unknown_format_has_no_finding(tmp_path):
     for name, content in {"weights.bin": b"\0" * 10, "old.pkl": OLD_TORCH + b"\0" * 100}.items():
         (tmp_path / name).write_bytes(content)
         assert examine(str(tmp_path / name)) == Finding()

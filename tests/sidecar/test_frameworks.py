@@ -1,14 +1,13 @@
 """
-The examples train with the real PyTorch and TensorFlow, on any number of processes or devices.
+The examples train with real PyTorch and TensorFlow, on several processes or devices.
 
-Run by `make test-frameworks`, which installs both for the processor alone.
+`make test-frameworks` installs both, for the CPU, and runs these tests.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from itertools import pairwise
 
@@ -16,8 +15,8 @@ import pytest
 
 from dljob_wire.messages import Phase, Saving
 from tests.sidecar.archives import build
+from tests.sidecar.drivers import run_program
 from tests.sidecar.ordinary import EXAMPLES, INSTALLED, wait_for
-from tests.sidecar.sidecars import SideCar
 
 STEP = re.compile(r"^step (\d+) loss=([\d.]+)$", re.MULTILINE)
 ITERATIONS = {"pytorch": 400, "tensorflow": 1000}
@@ -25,7 +24,7 @@ ITERATIONS = {"pytorch": 400, "tensorflow": 1000}
 BETWEEN = 60
 """The number of iterations on each number of GPUs before it changes."""
 TOLERANCE = 0.05
-"""Sums in another order differ in their last digits, and training makes more of that."""
+"""Sums in another order differ slightly, and training amplifies that."""
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
 
 
@@ -42,12 +41,9 @@ def read_steps(text):
 
 
 def train_undisturbed(name, folder):
-    done = subprocess.run(
+    done = run_program(
         make_command(name, folder),
         env={**os.environ, **QUIET, "CUDA_VISIBLE_DEVICES": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -61,40 +57,25 @@ OPTIONS = {
 
 
 @pytest.fixture
-def sidecar_of(tmp_path, token):
+def sidecar_of(start, tmp_path, token):
     """Start the SideCar that users get, around an example."""
     archive = tmp_path / "dljob-sidecar.pyz"
     assert build(archive).returncode == 0
-    started = []
-
-    def begin(name):
-        folder = tmp_path / token
-        saving = {
-            "checkpoint.signal": "SIGUSR1",
-            "checkpoint.confirm": "file",
-            "checkpoint.path": str(folder),
-        }
-        progress = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
-        started.append(
-            SideCar(
-                tmp_path,
-                token,
-                *make_command(name, folder),
-                options={**OPTIONS[name], **saving, "progressLog": progress, "pollSeconds": 0.5},
-                python=(sys.executable, "-I", "-S"),
-                program=(str(archive),),
-                environment=QUIET,
-            )
-        )
-        return started[-1]
-
-    yield begin
-    for sidecar in started:
-        sidecar.close()
+    folder = tmp_path / token
+    saving = {"signal": "SIGUSR1", "confirm": "file", "path": str(folder)}
+    progress = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
+    options = {"progress.log": progress, "pollSeconds": 0.5, "checkpoint": saving}
+    return lambda name: start(
+        command=make_command(name, folder),
+        options={**OPTIONS[name], **options},
+        python=(sys.executable, "-I", "-S"),
+        program=(str(archive),),
+        environment=QUIET,
+    )
 
 
 def train_on(sidecar, generation, gpus, processes):
-    """Bring the training there, and let it go on for a while."""
+    """Move the training, and let it do more iterations."""
     reached = sidecar.state().progress.iteration
     sidecar.run(generation, *gpus, processes=processes)
     running = wait_for(
@@ -112,17 +93,16 @@ def train_on(sidecar, generation, gpus, processes):
 @pytest.mark.frameworks
 @pytest.mark.timeout(2700)
 @pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
-def test_training_goes_on_from_one_to_two_and_back(sidecar_of, tmp_path, name):
+def test_training_continues_from_one_to_two_and_back(sidecar_of, tmp_path, name):
     expected = train_undisturbed(name, tmp_path / "undisturbed")
     sidecar = sidecar_of(name)
-    sidecar.wait_ready()
     # The first start is a warm one; the others are, if there was time to import it all again.
     wait_for(sidecar, lambda s: s.warmth.ready >= 1, "a spare interpreter")
     for generation, gpus in enumerate((["0"], ["0", "1"], ["1"]), start=1):
         train_on(sidecar, generation, gpus, len(gpus) if name == "pytorch" else 1)
-    sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
+    sidecar.wait_phase(Phase.EXITED)
 
-    log = sidecar.told()
+    log = sidecar.read_log()
     seen = read_steps(log)
     assert {step for step, _ in seen} == set(range(1, ITERATIONS[name] + 1))
     # The curve is that of one GPU, although the number of GPUs changed.

@@ -1,4 +1,4 @@
-"""The reports of GPUs are shown wherever NVML provides them, and their lack stops nothing."""
+"""GPUs are reported as far as NVML provides values, and missing values stop nothing."""
 
 # ruff: noqa: N802, N815 - the names are those of NVML
 from __future__ import annotations
@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 from dljob_sidecar.linux import kernel
 from dljob_sidecar.observing.gpus import nvml as gpus
-from dljob_sidecar.observing.gpus.emptiness import Bases
-from dljob_sidecar.observing.gpus.naming import Naming, name_gpus
+from dljob_sidecar.observing.gpus.gpu_thread import Bases
 from dljob_sidecar.processes.releasing import Base, is_stranger, measure
+from dljob_sidecar.serving.admitting import Naming, name_gpus
 from dljob_wire.messages import Gpu, GpuProcess
 from dljob_wire.training import GpuIds
 
@@ -81,7 +81,7 @@ class Library:
         return self.events.pop()
 
 
-def test_everything_is_read_and_what_cannot_be_is_left_out():
+def test_readable_values_are_reported():
     library = Library()
     library.events = [
         SimpleNamespace(device=1, eventData=79),
@@ -98,7 +98,7 @@ def test_everything_is_read_and_what_cannot_be_is_left_out():
     assert len(gpus.Nvml(library).read()) == 2
 
 
-def test_a_gpu_without_a_handle_costs_that_gpu_and_no_more():
+def test_gpu_without_handle_is_lost():
     library = Library()
     library.handleless.add(0)
     first, second = gpus.Nvml(library).read()
@@ -107,15 +107,13 @@ def test_a_gpu_without_a_handle_costs_that_gpu_and_no_more():
     assert gpus.find_lost([first, second], ["0"]) == [f"GPU 0 (): {first.lost_because}"]
 
 
-# --- names ----------------------------------------------------------------------------------
-
 THREE = [Gpu(index, f"GPU-{index}") for index in range(3)]
 WITHOUT_1 = [Gpu(0, "GPU-0"), Gpu(1, "GPU-2")]
 LOST_1 = [THREE[0], replace(THREE[1], lost_because="it is lost"), THREE[2]]
 
 
-def test_gpus_are_named_as_the_job_wants_them():
-    for present, told, wanted, names, unresolved in (
+def test_gpus_are_named_as_the_job_wants():
+    for present, given, wanted, names, unresolved in (
         (THREE, ("GPU-2", "GPU-0"), "index", {"GPU-2": "2", "GPU-0": "0"}, ()),
         (WITHOUT_1, ("GPU-2",), "index", {"GPU-2": "1"}, ()),
         # Whether CUDA counts GPU 1 is not known.
@@ -124,13 +122,10 @@ def test_gpus_are_named_as_the_job_wants_them():
         ([], ("1", "MIG-5f0c"), "index", {}, ()),
         (THREE, ("1", "GPU-2"), "uuid", {"1": "GPU-1", "GPU-2": "GPU-2"}, ()),
         ([], ("GPU-1", "1"), "uuid", {}, ()),
-        (THREE, ("1", "GPU-2"), "told", {}, ()),
+        (THREE, ("1", "GPU-2"), "given", {}, ()),
     ):
-        named = name_gpus(present, told, wanted=GpuIds(wanted))
-        assert named == Naming(names, unresolved), (present, told, wanted)
-
-
-# --- what is in use -------------------------------------------------------------------------
+        named = name_gpus(present, given, wanted=GpuIds(wanted))
+        assert named == Naming(names, unresolved), (present, given, wanted)
 
 
 def used(*, mib=0, utilization=0.0, processes=()) -> Gpu:
@@ -144,7 +139,7 @@ def used(*, mib=0, utilization=0.0, processes=()) -> Gpu:
     )
 
 
-def test_what_is_in_use_of_a_gpu_is_named():
+def test_use_by_others_is_described():
     two = [GpuProcess(7, 1), GpuProcess(8)]
     for gpu, why in (
         (used(), ""),
@@ -154,25 +149,25 @@ def test_what_is_in_use_of_a_gpu_is_named():
         (used(utilization=0.97), "it is 97% busy with work of others"),
         (used(processes=two[:1]), "process 7 computes on it"),
         (used(processes=two), "process 7 (and 1 more) computes on it"),
-        # A display draws, and its memory is no sign of work.
+        # The memory of a display is no sign of work.
         (used(mib=700, processes=[GpuProcess(7, 300 << 20, draws=True)]), ""),
     ):
         assert Bases().why_used(gpu) == why
 
 
-def test_what_is_above_the_base_line_of_a_gpu_is_used():
+def test_memory_above_the_baseline_counts_as_used():
     bases = Bases()
     bases.see([used(mib=100)])
     assert bases.why_used(used(mib=356)) == ""
     assert bases.why_used(used(mib=357)) == "357 MiB of it are in use by others"
-    # The memory of a process, or more than an idle driver takes, is no base line.
+    # The memory of a process, or more than that of an idle driver, is no baseline.
     fresh = Bases()
     fresh.see([used(mib=300, processes=[GpuProcess(7)]), used(mib=5000)])
     assert fresh.why_used(used(mib=500)) == ""
     assert fresh.why_used(used(mib=5000)) == "5,000 MiB of it are in use by others"
 
 
-def test_memory_above_the_base_line_is_not_released_and_an_error_proves_no_release():
+def test_memory_above_the_baseline_is_unreleased():
     library = Library()
     reader = gpus.Nvml(library)
     base = measure(reader.read(), ["0", "1"])
@@ -180,7 +175,7 @@ def test_memory_above_the_base_line_is_not_released_and_an_error_proves_no_relea
     library.lost.add(1)
     assert list(base.find_unreleased(reader.read())) == ["GPU-1"]
     assert list(base.find_unreleased([])) == ["GPU-0", "GPU-1"]
-    # A release is not awaited of a GPU that was never reported.
+    # The release does not wait for a GPU that was never reported.
     assert measure(reader.read(), ["0", "1"]).bases == {"GPU-0": Base(1 << 20, {})}
 
 
@@ -189,23 +184,23 @@ GIB = 1 << 30
 
 
 def on_gpu(used_gib, **processes_gib):
-    """Return the report of one GPU, with the memory of processes named as above."""
+    """Return the report of one GPU with these processes."""
     pids = {"stranger": STRANGER, "newcomer": NEWCOMER, "suspect": SUSPECT}
     there = tuple(GpuProcess(pids[name], gib * GIB) for name, gib in processes_gib.items())
     return [Gpu(0, "GPU-0", memory_used=used_gib * GIB, memory_total=80 * GIB, processes=there)]
 
 
-def test_memory_is_told_apart_by_whose_it_is():
+def test_memory_of_strangers_is_excluded():
     for before, after, more in (
-        # One that was there before may take more; one that the machine proves to be none of ours, too.
+        # An earlier process may take more, and so may one that is proven to be foreign.
         (on_gpu(1, stranger=1), on_gpu(9, stranger=9), ""),
         (on_gpu(0), on_gpu(4, newcomer=4), ""),
-        # Any other may be ours, started by a daemon.
+        # Any other may belong to the job.
         (on_gpu(0), on_gpu(4, suspect=4), "4096 MiB more than before the start, where NVML names"),
         (on_gpu(1, stranger=1), on_gpu(9, stranger=5, suspect=4), "4096 MiB more"),
-        # Memory without a named process is the driver's, or of a process that NVML does not report.
+        # Memory without a process belongs to the driver, or to a process that NVML does not list.
         (on_gpu(0), on_gpu(2), "2048 MiB more than before the start"),
-        # The memory that a stranger frees cannot hide that of our own processes.
+        # Memory that a stranger frees cannot hide that of our processes.
         (on_gpu(8, stranger=8), on_gpu(4, suspect=4), "4096 MiB more"),
     ):
         release = replace(measure(before, ["0"]), is_stranger=lambda pid: pid == NEWCOMER)
@@ -213,7 +208,7 @@ def test_memory_is_told_apart_by_whose_it_is():
         assert (more in reasons["GPU-0"]) if more else (reasons == {}), (before, after)
 
 
-def test_a_process_that_is_older_than_the_start_is_a_stranger(monkeypatch):
+def test_process_older_than_the_start_is_a_stranger(monkeypatch):
     now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
     assert not is_stranger(os.getpid(), now_ticks + 1000)
     root = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
@@ -226,9 +221,7 @@ def test_a_process_that_is_older_than_the_start_is_a_stranger(monkeypatch):
         os.close(root)
 
 
-def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_not(
-    tmp_path, monkeypatch
-):
+def test_gpu_that_cannot_be_opened_any_more_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "DEVICE", f"{tmp_path}/nvidia{{}}")
     library = Library()
     device = tmp_path / "nvidia7001"
@@ -247,13 +240,13 @@ def test_a_gpu_that_can_be_opened_no_more_is_lost_and_one_that_never_could_is_no
     assert [one.lost_because for one in reader.read()] == ["", ""]
 
 
-def test_ids_that_the_machine_does_not_have_are_found():
-    # A part of a GPU is not taken for one that is missing.
-    told = ["0", "GPU-1", "2", "GPU-9", "MIG-5f0c"]
-    assert gpus.find_unknown(gpus.Nvml(Library()).read(), told) == ["2", "GPU-9"]
+def test_unknown_ids_are_found():
+    # A MIG instance is not a missing GPU.
+    given = ["0", "GPU-1", "2", "GPU-9", "MIG-5f0c"]
+    assert gpus.find_unknown(gpus.Nvml(Library()).read(), given) == ["2", "GPU-9"]
 
 
-def test_the_environment_may_tell_how_many_gpus_there_are():
+def test_environment_has_the_gpu_count():
     for cuda, nvidia, count in (
         (None, None, 0),
         (None, "all", 0),

@@ -1,4 +1,4 @@
-"""The report about a training that hangs shows the work of each rank, with stacks where it can."""
+"""A hanging training is reported with the activity of each rank, and stacks if possible."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from dljob_sidecar.diagnosing import hanging, stacks
+from dljob_sidecar.diagnosing import stacks
 from dljob_sidecar.diagnosing.stacks import ProcessSample
-from dljob_sidecar.observing.pauses import Pauses
+from dljob_sidecar.observing import facts
+from dljob_sidecar.observing.progress import Pauses
 from tests.sidecar.clients import live_through
 
 processes = pytest.mark.processes
@@ -24,7 +25,7 @@ def pauses(*at):
     return found
 
 
-def test_the_limit_is_learnt_from_the_steps():
+def test_stall_limit_is_learnt_from_the_steps():
     steady = pauses(*range(30))
     assert steady.limit(600.0) == 60.0
     # An evaluation belongs to the training.
@@ -33,7 +34,7 @@ def test_the_limit_is_learnt_from_the_steps():
     assert pauses(*range(20), 119).limit(0.0) == 1000.0
 
 
-def test_before_enough_was_seen_the_limit_is_what_the_user_says():
+def test_stall_limit_begins_with_the_setting():
     assert pauses(0.0, 1.0).limit(600.0) == 600.0
     assert pauses().limit(0.0) == 0.0
     again = pauses(*range(30))
@@ -45,7 +46,7 @@ def sight(state="S", waits_for="", ticks=0, threads=1):
     return ProcessSample(state, waits_for, threads, ticks)
 
 
-def test_it_is_told_what_a_rank_does():
+def test_activity_of_ranks_is_described():
     ticks = os.sysconf("SC_CLK_TCK")
     for after, said in (
         (sight(ticks=10 * ticks, threads=3), "computes (1000% of a CPU), 3 threads"),
@@ -55,22 +56,20 @@ def test_it_is_told_what_a_rank_does():
         (None, "is gone"),
     ):
         assert stacks.describe(sight(), after, seconds=1.0) == said
-    told = [(0, "computes"), (1, "computes"), (2, "waits"), (3, "computes")]
+    reported = [(0, "computes"), (1, "computes"), (2, "waits"), (3, "computes")]
     # The odd ones come first.
-    assert stacks.group(told) == "rank 2 waits; each of ranks 0, 1, 3 computes"
+    assert stacks.group(reported) == "rank 2 waits; each of ranks 0, 1, 3 computes"
 
 
-def test_a_training_that_hangs_again_after_steps_that_no_look_saw_is_told_where_it_hangs_now(
-    monkeypatch,
-):
-    monkeypatch.setattr(hanging, "BETWEEN_SECONDS", 0.0)
-    told: list[str] = []
+def test_second_hang_is_reported_at_its_place(monkeypatch):
+    monkeypatch.setattr(facts, "BETWEEN_SECONDS", 0.0)
+    reported: list[str] = []
 
     async def story():
-        hang = hanging.Hang(
+        hang = facts.Hang(
             processes=tuple,
-            complain=lambda _, message: told.append(message.partition(")")[0]),
-            solve=told.append,
+            complain=lambda _, message: reported.append(message.partition(")")[0]),
+            solve=reported.append,
         )
         for iteration in (7, 7, 39):
             hang.update(9.0, 5.0, what=f"iteration {iteration}")
@@ -78,7 +77,7 @@ def test_a_training_that_hangs_again_after_steps_that_no_look_saw_is_told_where_
         hang.end()
 
     live_through(story())
-    first, solved, second, ended = told
+    first, solved, second, ended = reported
     assert (solved, ended) == ("TrainingHangs", "TrainingHangs")
     assert first.endswith("(iteration 7")
     assert second.endswith("(iteration 39")
@@ -90,10 +89,10 @@ from pathlib import Path
 for step in range(39):
     print(f"step {step}", flush=True)
     time.sleep(0.01)
-def wait_for_nobody():
+def block_for_ever():
     print("step 39", flush=True)
     time.sleep(1000)
-wait_for_nobody()
+block_for_ever()
 """
 
 
@@ -106,7 +105,7 @@ def script(tmp_path):
 
 @processes
 @pytest.mark.parametrize("preload", [[], ["colorsys"]], ids=["cold", "warm"])
-def test_a_training_that_hangs_is_told_with_its_stack(drive, token, script, preload):
+def test_hang_is_reported_with_stacks(drive, token, script, preload):
     driver = drive(
         command=[sys.executable, str(script), token],
         preload=preload,
@@ -116,14 +115,14 @@ def test_a_training_that_hangs_is_told_with_its_stack(drive, token, script, prel
     if preload:
         driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 1, "a spare")
     driver.start()
-    # A busy machine may let it stand still on the way as well, which is reported and then solved.
+    # A busy machine may cause earlier reports, which are solved later.
     message = driver.wait_for_problem("TrainingHangs", about="iteration 39")["message"]
     assert "rank 0 waits" in message
     if preload:
         assert "1 of 1 ranks wrote their stacks" in message
-        assert "in wait_for_nobody" in driver.wait_for_log("in wait_for_nobody")
+        assert "in block_for_ever" in driver.wait_for_log("in block_for_ever")
     else:
-        # It would have been ended by a signal that it does not know.
+        # An unhandled signal would have ended it.
         assert "0 of 1 ranks wrote their stacks" in message
         assert "faulthandler" not in driver.read_log()
     assert driver.facts()["processes"][0]["signal"] is None
@@ -132,7 +131,7 @@ def test_a_training_that_hangs_is_told_with_its_stack(drive, token, script, prel
 
 
 @processes
-def test_only_who_handles_the_signal_is_asked(token):
+def test_only_processes_with_a_handler_are_signalled(token):
     handler = signal.signal(stacks.SIGNAL, lambda *_: None)
     try:
         assert stacks.request(os.getpid())

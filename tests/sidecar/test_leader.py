@@ -1,9 +1,8 @@
 """
-A job over several containers is saved by its leader: no other container ends before it has saved.
+No container of a job ends before the leader has saved.
 
-The ranks of the other containers may be needed for the checkpoint, and would take the leader down
-with them. So they wait, until the controller says that the stop is to be hurried; and without that
-order, not for ever.
+The other ranks may be needed for the checkpoint, and would end the leader with them. So they wait until
+the controller hurries the stop, or for a limited time.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SAVED = {
 
 @contextmanager
 def training_in_three(folder, token):
-    """Start the job in three containers; it saves itself when the test says so."""
+    """Start the job in three containers; it saves when the test says so."""
     manner = Manner(("hang", "obey"), SAVED)
     with watched(token), ExitStack() as stack:
         containers = []
@@ -42,24 +41,24 @@ def training_in_three(folder, token):
             assert container.declare(run_of(term, processes=1, peers=3, node=node)) == 200
         for node, container in enumerate(containers):
             container.wait_for_phase(Phase.RUNNING)
-            container.wait_told(f"ready 1.{node}")
+            container.wait_journal(f"ready 1.{node}")
         yield containers
     wait_until(lambda: not find_relatives(token), what="the end of all processes")
 
 
 @pytest.mark.story
-def test_all_train_on_until_the_leader_has_saved(tmp_path, token):
+def test_other_containers_train_until_the_leader_has_saved(tmp_path, token):
     def count_living():
         return [len(find_trainings(container.token)) for container in containers]
 
     with training_in_three(tmp_path, token) as containers:
         leader, *others = containers
         term = leader.newer()
-        # The leader hears of it last, as it may.
+        # The leader gets the target last.
         for container in reversed(containers):
             assert container.declare(stop_of(term)) == 200
             assert container.sidecar.state().phase is Phase.CHECKPOINTING
-        leader.wait_told("asked 1.0")
+        leader.wait_journal("asked 1.0")
         assert count_living() == [1, 1, 1]
         leader.order(0, "say saved")
         assert leader.settle().change.saving is Saving.CONFIRMED

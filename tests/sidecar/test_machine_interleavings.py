@@ -1,11 +1,9 @@
 """
-The laws of the machine in every order of events, on every way through it.
+The laws of the machine in every order of events.
 
-One test goes every way, with at most two ranks. Another walks at random, which is longer and has more
-of everything. The controller declares rising, repeated, stale and contradictory targets, and now and
-then is replaced by a new leader. The processes fail to start, crash, end well, hang in their
-checkpoint, ignore SIGTERM and leave others behind. News comes late; and on a walk it even arrives
-again after it was overtaken, which no supervisor does.
+One test explores every path with at most two ranks; another takes longer random walks with more events.
+Targets rise, repeat, are stale or contradictory, and leaders change. Processes fail to start, crash, end
+well, hang in their checkpoint, ignore SIGTERM and leave others. News is late, and on a walk repeated.
 """
 
 import random
@@ -21,14 +19,14 @@ from tests.sidecar.worlds import ALWAYS, ONCE_DECLARED, Move, World, explore
 
 WALKS, STEPS = 200, 60
 ENDS: tuple[Move, ...] = (
-    World.the_container_is_told_to_end,
+    World.the_container_is_interrupted,
     *(each for each in ALWAYS if isinstance(each, partial) and each.keywords.get("leave")),
 )
-"""Little can happen after these."""
+"""Moves after which little can happen."""
 
 
 def find_more_moves(world: World) -> Iterator[Move]:
-    """Return what the ways through all moves leave out, because they would never end."""
+    """Return moves that an exploration leaves out, because it would never end."""
     if world.accepted:
         yield partial(World.a_newer_run_is_declared, processes=3, rise=2)
     for rank in world.running:
@@ -42,7 +40,7 @@ def find_more_moves(world: World) -> Iterator[Move]:
 
 
 def draw(world: World, chance: random.Random) -> Move:
-    """Draw the next move; often it is what is bound to happen, which else has no time to."""
+    """Draw the next move, often an inevitable one."""
     if world.accepted and chance.random() < 0.4:
         return World.settle
     declared = [*ALWAYS, *(ONCE_DECLARED if world.accepted else ())]
@@ -61,41 +59,37 @@ def walk(world: World, chance: random.Random) -> None:
 
 
 WAYS = [(True, False, True), (False, False, False), (True, True, True)]
-"""Whether the job saves itself, whether its leader does so elsewhere, whether it tries that."""
+"""Whether the job saves itself, follows a leader elsewhere, and tries its checkpoint."""
 
 
 @pytest.mark.parametrize(("saves", "follows", "tries"), WAYS)
-def test_the_laws_hold_whatever_comes(saves, follows, tries):
+def test_laws_hold_on_random_walks(saves, follows, tries):
     heard: set[Pair] = set()
     for number in range(WALKS):
         world = World(saves=saves, follows=follows, tries=tries)
         walk(world, random.Random(number))
         heard.update(world.heard)
     assert heard <= POSSIBLE
-    # Walks that miss most of what can come would show little.
+    # Walks must cover most of the possible pairs.
     assert not tries or follows or len(heard) > 0.8 * len(POSSIBLE)
-
-
-# --- every way there is -------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("saves", "follows", "tries"), WAYS[::2])
-def test_the_laws_hold_on_every_way_there_is(saves, follows, tries):
+def test_laws_hold_on_every_path(saves, follows, tries):
     heard = set(explore(saves=saves, follows=follows, tries=tries).heard)
-    # A pair can occur unless a reason excludes it, and only a job that saves itself and goes on
-    # shows them all.
+    # Only a job that saves itself and continues shows all possible pairs.
     assert heard <= POSSIBLE
     assert not tries or follows or heard == POSSIBLE
 
 
-def test_what_cannot_come_has_one_reason():
+def test_each_impossible_pair_has_one_reason():
     assert sum(len(pairs) for pairs in IMPOSSIBLE.values()) == len(PAIRS - POSSIBLE)
 
 
-def test_the_table_names_what_can_come_and_one_thing_more():
+def test_table_covers_every_possible_pair():
     named = {(phase, trigger.value) for phase, rows in TABLE.items() for trigger in rows}
     words = {trigger.value for trigger in Trigger}
     assert {pair for pair in POSSIBLE if pair[1] in words} <= named
-    # Should a supervisor ever tell of the last end first, the SideCar would else wait for ever.
+    # If a supervisor reported the last end first, the SideCar would otherwise wait for ever.
     assert named - POSSIBLE == {(Phase.STARTING, Trigger.ALL_ENDED.value)}

@@ -1,4 +1,4 @@
-"""Each match is known to be of this beginning or of the one before, and its text is read."""
+"""Lines are matched in a helper process, and each match belongs to one start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STUCK = STEP + r"|(a+)+b$"
 
 
 class Reading:
-    """A matcher, and what it has found until now."""
+    """A matcher, and its results so far."""
 
     def __init__(self, expression: str) -> None:
         self.steps: list[int] = []
@@ -54,7 +54,7 @@ class Reading:
             await self._news.wait()
 
     async def take_first_step(self) -> None:
-        """Let the helper answer, so that it is known to run."""
+        """Wait for an answer, so that the helper runs."""
         self.matcher.feed(b"step 1\n")
         await self.wait_for(1)
 
@@ -84,7 +84,7 @@ class Reading:
 
 
 def reading(expression: str) -> Callable[[Story], Callable[[], None]]:
-    """Make a test of a story that begins with a matcher."""
+    """Make a test from a coroutine with a matcher."""
 
     def decorate(story: Story) -> Callable[[], None]:
         async def whole() -> None:
@@ -100,7 +100,7 @@ def reading(expression: str) -> Callable[[Story], Callable[[], None]]:
 
 
 @reading(STEP)
-async def test_what_was_handed_over_before_a_beginning_comes_back_as_late(reading: Reading) -> None:
+async def test_earlier_lines_are_late(reading: Reading) -> None:
     reading.matcher.feed(b"step 2\n")
     # Its answer cannot have come, because no other task had a turn.
     reading.matcher.begin()
@@ -110,17 +110,15 @@ async def test_what_was_handed_over_before_a_beginning_comes_back_as_late(readin
 
 
 @reading(STEP)
-async def test_a_burst_is_read_to_its_last_line_however_slowly_it_is_taken(
-    reading: Reading,
-) -> None:
-    # In one breath, and several times what a pipe holds.
+async def test_large_burst_is_read_to_its_last_line(reading: Reading) -> None:
+    # Several times the size of a pipe at once.
     reading.matcher.feed(b"x" * 600_000 + b"\nstep 2\n")
     await reading.wait_for(2)
     assert not reading.problems
 
 
 @reading(STEP)
-async def test_the_last_line_is_told_as_long_as_none_has_matched(reading: Reading) -> None:
+async def test_last_line_is_reported_until_one_matches(reading: Reading) -> None:
     reading.matcher.feed(b"hello\n\n")
     while not reading.unmatched:
         await asyncio.sleep(0.01)
@@ -132,9 +130,7 @@ async def test_the_last_line_is_told_as_long_as_none_has_matched(reading: Readin
 
 
 @reading(STEP)
-async def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_joined(
-    reading: Reading,
-) -> None:
+async def test_overflow_drops_whole_lines(reading: Reading) -> None:
     half = b"step 2"
     line = b"nothing\n" * (MOST_OPEN_BYTES // 8)
     reading.matcher.feed(b"step 1\n" + line[: MOST_OPEN_BYTES - 7 - len(half)] + half)
@@ -148,9 +144,7 @@ async def test_of_more_than_can_be_kept_the_rest_is_left_out_and_no_halves_are_j
 
 
 @reading(STEP)
-async def test_what_a_helper_that_was_killed_has_not_read_the_next_one_reads(
-    reading: Reading,
-) -> None:
+async def test_next_helper_reads_the_lines_of_a_killed_one(reading: Reading) -> None:
     await reading.take_first_step()
     reading.kill_helper()
     reading.matcher.feed(b"step 2\n")
@@ -161,9 +155,7 @@ async def test_what_a_helper_that_was_killed_has_not_read_the_next_one_reads(
 
 
 @reading(STEP)
-async def test_of_a_line_whose_beginning_went_with_a_helper_the_rest_is_no_line(
-    reading: Reading,
-) -> None:
+async def test_rest_of_a_lost_line_is_dropped(reading: Reading) -> None:
     reading.matcher.feed(b"step 1\nstep 2")
     await reading.wait_for(1)
     reading.kill_helper()
@@ -173,7 +165,7 @@ async def test_of_a_line_whose_beginning_went_with_a_helper_the_rest_is_no_line(
 
 
 @reading(STUCK)
-async def test_what_follows_a_line_that_takes_for_ever_is_read(reading: Reading) -> None:
+async def test_reading_continues_after_a_slow_line(reading: Reading) -> None:
     await reading.take_first_step()
     reading.matcher.feed(b"a" * 40 + b"\n")
     reading.matcher.feed(b"what is left of that line\nstep 2\n")
@@ -182,13 +174,13 @@ async def test_what_follows_a_line_that_takes_for_ever_is_read(reading: Reading)
 
 
 @reading(STEP)
-async def test_who_ends_every_helper_is_left_out_and_the_others_are_read(reading: Reading) -> None:
+async def test_line_that_kills_every_helper_is_skipped(reading: Reading) -> None:
     await reading.take_first_step()
     reading.stop_next_helper()
     reading.send(signal.SIGSTOP)
     reading.matcher.feed(b"step 2\n")
     reading.matcher.feed(b"\nstep 3\n")
-    # One that was stopped answers nothing, and the next one is stopped as soon as it is started.
+    # The stopped helper does not answer, and its successor is stopped at its start.
     first = reading.matcher.pid
     reading.kill_helper()
     while reading.matcher.pid == first:

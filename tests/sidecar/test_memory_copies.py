@@ -1,4 +1,4 @@
-"""Checkpoints between memory and disk, where something is in the way: many files, a late answer, an end in between."""
+"""Obstacles to copies of checkpoints between memory and disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dljob_sidecar.checkpoints.copying import MAKING, REPLACED, CannotCopy, _rep
 from dljob_sidecar.checkpoints.memory.cache import MemoryCache
 from dljob_sidecar.checkpoints.memory.writing_out import Writer
 from dljob_sidecar.observing.file_threads import FileThread
-from dljob_wire.training import MARKER, Complete, Saving
+from dljob_wire.checkpoints import MARKER, Checkpoint, Complete
 from tests.sidecar.clients import live_through
 
 LIMIT_S = 240.0
@@ -23,17 +23,17 @@ BYTES = 4 << 20
 
 
 class Place:
-    """A folder on the disk, one in memory, and the checkpoints that a training writes there."""
+    """A folder on disk, one in memory, and checkpoints in them."""
 
     def __init__(self, folder):
         self.disk, self.here = folder / "disk", folder / "memory"
         self.disk.mkdir()
-        self.saving = Saving(
+        self.saving = Checkpoint(
             path=str(self.disk),
             files="step-*",
             complete=Complete.MARKER,
             timeout_seconds=LIMIT_S,
-            memory_bytes=1 << 30,
+            memory_mebibytes=1 << 10,
             memory_path=str(self.here),
         )
         self.memory = MemoryCache(self.saving, lambda: -1)
@@ -59,7 +59,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Let a few files be more than can be known."""
+    """Lower the largest number of files."""
     monkeypatch.setattr(checkpoint_files, "MOST_FILES", 50)
 
     def litter(folder):
@@ -70,16 +70,16 @@ def few(monkeypatch):
     return litter
 
 
-def test_a_disk_with_too_many_files_to_know_all_is_no_reason_to_begin_from_the_start(place, few):
+def test_too_many_files_on_disk_disable_memory(place, few):
     place.save(place.disk, "step-1")
     few(place.disk / "many")
     prepared = place.prepare()
-    # The training goes on from the disk, where its framework finds the checkpoint.
+    # The training resumes from the disk.
     assert not prepared.is_in_memory
     assert "holds more than 50 files" in prepared.fault
 
 
-def test_a_memory_with_too_many_files_gives_no_part_of_a_checkpoint_and_removes_none(place, few):
+def test_too_many_files_in_memory_copy_nothing(place, few):
     place.prepare()
     for number in (1, 2):
         place.save(place.here, f"step-{number}")
@@ -94,7 +94,7 @@ def test_a_memory_with_too_many_files_gives_no_part_of_a_checkpoint_and_removes_
     assert len([*(place.disk / "step-2").iterdir()]) == 2
 
 
-def test_a_folder_that_cannot_be_listed_for_once_gives_no_torn_copy(place, monkeypatch):
+def test_unlistable_folder_gives_no_torn_copy(place, monkeypatch):
     place.prepare()
     shards = place.here / "step-1" / "shards"
     shards.mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_listed_for_once_gives_no_torn_copy(place, monke
     assert (place.disk / "step-1" / "shards" / "0.bin").exists()
 
 
-def test_a_copy_that_is_not_wanted_any_more_gets_no_name_after_it_was_synced(place):
+def test_cancelled_copy_gets_no_name(place):
     place.save(place.disk.parent, "step-1")
     source = take_snapshot(str(place.disk.parent))
     questions: list[None] = []
@@ -130,7 +130,7 @@ def test_a_copy_that_is_not_wanted_any_more_gets_no_name_after_it_was_synced(pla
     assert not [*place.disk.iterdir()]
 
 
-def test_a_checkpoint_whose_folders_are_too_deep_is_not_copied(place):
+def test_too_deep_checkpoint_is_not_copied(place):
     place.save(place.here.parent, "step-1")
     known = take_snapshot(str(place.here.parent))
     (mark, *_) = known.files.values()
@@ -140,7 +140,7 @@ def test_a_checkpoint_whose_folders_are_too_deep_is_not_copied(place):
     assert not [*place.disk.iterdir()]
 
 
-def test_a_checkpoint_keeps_its_name_where_the_one_that_shall_replace_it_is_gone(place):
+def test_missing_replacement_keeps_the_old_checkpoint(place):
     place.save(place.disk, "step-1")
     with pytest.raises(FileNotFoundError):
         _replace(f"{place.disk}/step-1{MAKING}", f"{place.disk}/step-1")
@@ -148,8 +148,8 @@ def test_a_checkpoint_keeps_its_name_where_the_one_that_shall_replace_it_is_gone
     assert (place.disk / "step-1" / MARKER).exists()
 
 
-def test_a_look_before_a_start_that_comes_too_late_changes_nothing(place):
-    """The start no longer waited for it, and may have written all of it again by now."""
+def test_late_look_before_a_start_changes_nothing(place):
+    """The start did not wait for the look, and may have written new files."""
     place.prepare()
     for number in (1, 2):
         place.save(place.here, f"step-{number}")
@@ -165,15 +165,12 @@ def test_a_look_before_a_start_that_comes_too_late_changes_nothing(place):
     assert found == {"metrics.csv", "step-1", "step-2", *cut_off}
     assert (place.disk / "metrics.csv").read_text() == "step,loss"
     place.prepare()
-    # In time it brings back what was to be replaced.
+    # A look in time restores an interrupted replacement.
     assert (place.disk / "step-3").exists()
 
 
-# --- the answer to a request, and the end of the processes --------------------------------
-
-
 async def answer_at_the_end(place, *, is_thread_busy):
-    """Let all processes end while the answer to a request is on its way to the disk; return what is heard."""
+    """End all processes while a checkpoint is copied to disk; return the fault and the problems."""
     ledger_thread, gate = FileThread("ledger"), threading.Event()
     problems = []
     writer = Writer(
@@ -206,9 +203,7 @@ async def answer_at_the_end(place, *, is_thread_busy):
 
 
 @pytest.mark.parametrize("is_thread_busy", [False, True])
-def test_the_answer_to_a_request_comes_to_the_disk_once_where_the_processes_end_meanwhile(
-    place, is_thread_busy
-):
+def test_answer_is_written_once_if_processes_end(place, is_thread_busy):
     fault, problems = live_through(answer_at_the_end(place, is_thread_busy=is_thread_busy))
     assert (fault, problems) == ("", [])
     assert (place.disk / "step-1" / "model.bin").stat().st_size == BYTES

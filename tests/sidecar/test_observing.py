@@ -1,4 +1,4 @@
-"""Facts about the training that are reported at once, and facts that are reported on request."""
+"""Facts about the training that are reported at once, or on request."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Story = Callable[[Observer, list[int]], Awaitable[None]]
 
 
 def observed(story: Story) -> Callable[[], None]:
-    """Make a test of a story with an observer and what it reports at once."""
+    """Make a test from a coroutine with an observer and its immediate reports."""
 
     async def live() -> None:
-        told: list[int] = []
+        changes: list[int] = []
         gpu_thread = GpuThread()
         settings = Settings(Training(command=("true",)))
-        observer = Observer(settings, changed=lambda: told.append(1), gpu_thread=gpu_thread)
+        observer = Observer(settings, changed=lambda: changes.append(1), gpu_thread=gpu_thread)
         try:
-            await story(observer, told)
+            await story(observer, changes)
         finally:
             observer.close()
             gpu_thread.close()
@@ -32,21 +32,21 @@ def observed(story: Story) -> Callable[[], None]:
 
 
 @observed
-async def test_the_first_iteration_of_each_start_is_told_at_once_and_no_other(
-    observer: Observer, told: list[int]
+async def test_first_iteration_of_a_start_is_reported_at_once(
+    observer: Observer, changes: list[int]
 ) -> None:
     for start in (1, 2):
         observer.begin_start()
         observer.post(Post(iteration=10 * start))
-        assert len(told) == start
+        assert len(changes) == start
         observer.post(Post(iteration=10 * start + 1))
-        assert len(told) == start
+        assert len(changes) == start
         observer.end_start()
 
 
 @observed
-async def test_that_no_line_matches_is_told_while_it_runs_and_is_over_with_the_first_that_does(
-    observer: Observer, told: list[int]
+async def test_unmatched_lines_are_reported_until_one_matches(
+    observer: Observer, changes: list[int]
 ) -> None:
     observer.unmatched_seconds = -1.0
     observer.begin_start()
@@ -62,8 +62,8 @@ async def test_that_no_line_matches_is_told_while_it_runs_and_is_over_with_the_f
 
 
 @observed
-async def test_a_line_that_was_never_matched_is_told_at_the_end_however_soon_that_comes(
-    observer: Observer, told: list[int]
+async def test_unmatched_line_is_reported_at_the_end(
+    observer: Observer, changes: list[int]
 ) -> None:
     observer.begin_start()
     observer.take_unmatched("nothing of it", is_late=True)
@@ -74,9 +74,7 @@ async def test_a_line_that_was_never_matched_is_told_at_the_end_however_soon_tha
 
 
 @observed
-async def test_how_far_apart_reports_are_is_the_shortest_way_between_two(
-    observer: Observer, told: list[int]
-) -> None:
+async def test_report_interval_is_the_shortest_gap(observer: Observer, changes: list[int]) -> None:
     observer.begin_start()
     for iteration in (100, 100, 400, 500, 700):
         observer.post(Post(iteration=iteration))
@@ -84,16 +82,16 @@ async def test_how_far_apart_reports_are_is_the_shortest_way_between_two(
 
 
 @observed
-async def test_the_last_words_of_one_start_are_not_taken_for_the_first_of_the_next(
-    observer: Observer, told: list[int]
+async def test_late_lines_do_not_count_for_the_next_start(
+    observer: Observer, changes: list[int]
 ) -> None:
     observer.begin_start()
     observer.take_groups({"iteration": "10"})
     observer.begin_start()
     observer.take_groups({"iteration": "12"}, is_late=True)
     assert observer.progress().iteration == 12
-    assert len(told) == 1
+    assert len(changes) == 1
     observer.take_groups({"iteration": "13"})
-    assert len(told) == 2
-    # No pace follows from these two reports: they are of two starts.
+    assert len(changes) == 2
+    # Reports of two starts give no speed.
     assert observer.progress().iterations_per_second == 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from dljob_sidecar.observing.own_log import LONGEST_LINE, MOST_LINES, LogLimit
+from dljob_sidecar.living import LONGEST_LINE, MOST_LINES, LogLimit
 
 
 class Sink(logging.Handler):
-    """Remembers what is written."""
+    """Records the written lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ def make_log(now):
     return log, sink.lines
 
 
-def test_what_comes_too_often_is_left_out_and_counted():
+def test_repeated_lines_are_limited_and_counted():
     seconds = 0.0
     log, lines = make_log(lambda: seconds)
     for number in range(MOST_LINES + 500):
@@ -39,14 +39,14 @@ def test_what_comes_too_often_is_left_out_and_counted():
     assert lines[-1] == "once more (before it 500 lines were left out, as there were too many)"
     log.warning("and again")
     assert len(lines) == MOST_LINES + 1
-    # Ten days later it begins from the start, and not with all that was not written meanwhile.
+    # Ten days later the limit is full again, and no larger.
     seconds = 864_000.0
     for _ in range(MOST_LINES + 1):
         log.warning("refused")
     assert len(lines) == 2 * MOST_LINES + 1
 
 
-def test_a_long_line_is_cut_and_a_traceback_stays():
+def test_long_line_is_cut_and_traceback_kept():
     log, lines = make_log(lambda: 0.0)
     log.warning("%s", "x" * (2 * LONGEST_LINE))
     assert lines == ["x" * LONGEST_LINE]

@@ -1,4 +1,4 @@
-"""Before a SideCar begins, nothing of an earlier start of its container is left."""
+"""A SideCar begins only when no process of an earlier start is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from dljob_sidecar import EXIT_UNAVAILABLE
 from dljob_sidecar.linux.family import MARK
 from dljob_sidecar.processes.leftovers import hold, kill_holders, make_mark, sweep
-from dljob_wire.messages import Phase
 from tests.sidecar.containers import BOUNDED, find_sidecar
 from tests.sidecar.drivers import LIMIT_SECONDS, find_processes, wait_until
 
@@ -36,7 +35,7 @@ def begin(token):
         process.wait(LIMIT_SECONDS)
 
 
-def test_what_carries_the_name_of_another_is_left_alone(begin, token):
+def test_processes_of_other_names_survive_the_sweep(begin, token):
     name = f"/run/{token}"
     others = [begin(make_mark(other, "a1")) for other in (f"{name}.2", f"{name}/x", f"/x{name}")]
     assert sweep(name) == 0
@@ -44,7 +43,7 @@ def test_what_carries_the_name_of_another_is_left_alone(begin, token):
 
 
 def kill_both(sidecar):
-    """Kill the keeper and its SideCar such that neither has a last word."""
+    """Kill the keeper and its SideCar at once."""
     pids = [find_sidecar(sidecar.process.pid), sidecar.process.pid]
     for how in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
@@ -53,35 +52,30 @@ def kill_both(sidecar):
 
 
 def run_on_a_plain_machine(start, *manners):
-    """Start a training that leaves something behind even where its SideCar dies."""
+    """Start a training without namespaces, whose processes may outlive the SideCar."""
     sidecar = start(*manners, python=BOUNDED)
-    sidecar.wait_ready()
-    sidecar.run(1)
-    sidecar.wait_for(lambda state: state.phase is Phase.RUNNING)
-    wait_until(lambda: f"ready {sidecar.token}" in sidecar.told(), what="the training")
+    sidecar.train(1)
+    wait_until(lambda: f"ready {sidecar.token}" in sidecar.read_log(), what="the training")
     return sidecar
 
 
 @pytest.mark.parametrize(
     "hiding", [pytest.param((), marks=pytest.mark.story), ("clearenv",)], ids=["", "clearenv"]
 )
-def test_what_is_left_behind_by_two_deaths_is_ended_by_the_next_start(
-    start, token, tmp_path, hiding
-):
-    """Where its environment is cleared and its parents are gone, it is found by what it holds."""
+def test_next_start_ends_leftovers(start, token, tmp_path, hiding):
+    """A process without environment and parents is found by the file that it holds."""
     kill_both(run_on_a_plain_machine(start, "daemon", "setsid", "deaf", *hiding))
     wait_until(lambda: len(find_processes(token)) == 1, what="the death of the training itself")
     assert not hiding or sweep(str(tmp_path / "control")) == 0
     following = start(python=BOUNDED)
-    following.wait_ready()
     assert following.trainings() == []
-    assert hiding or "ended 1 processes that an earlier start had left" in following.told()
+    assert hiding or "ended 1 processes that an earlier start had left" in following.read_log()
 
 
-def test_who_has_the_file_open_without_the_lock_is_left_alone(tmp_path):
+def test_reader_without_the_lock_survives(tmp_path):
     path = tmp_path / "held"
     ours = hold(str(path))
-    # It inherits nothing, and opens the file itself.
+    # It opens the file itself.
     script = f"import time; file = open({str(path)!r}); print('open', flush=True); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE) as reader:
         assert reader.stdout is not None
@@ -92,11 +86,11 @@ def test_who_has_the_file_open_without_the_lock_is_left_alone(tmp_path):
     os.close(ours)
 
 
-def test_a_sidecar_does_not_begin_beside_what_does_not_end(start, tmp_path):
+def test_sidecar_does_not_start_with_leftovers(start, tmp_path):
     with (tmp_path / "control.held").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        sidecar = start()
+        sidecar = start(waits=False)
         assert sidecar.wait_ended() == EXIT_UNAVAILABLE
-    told = sidecar.told()
-    assert "ERROR ProcessesDoNotEnd: processes of an earlier start are still there" in told
-    assert "ready" not in told
+    log = sidecar.read_log()
+    assert "ERROR ProcessesDoNotEnd: processes of an earlier start are still there" in log
+    assert "ready" not in log

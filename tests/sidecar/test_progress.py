@@ -1,4 +1,4 @@
-"""The training's own reports become progress and a speed that can be trusted."""
+"""The reports of a training become progress and a reliable speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_steadily(meter, *, begin, count, speed, first=0):
         meter.observe(begin + step / speed, Post(iteration=first + step))
 
 
-def test_a_steady_pace_is_measured_and_a_change_of_it_is_seen_when_the_window_has_passed():
+def test_speed_follows_a_change_of_pace():
     meter = Meter()
     meter.begin(0.0)
     run_steadily(meter, begin=0.0, count=100, speed=10.0)
@@ -35,7 +35,7 @@ def test_a_steady_pace_is_measured_and_a_change_of_it_is_seen_when_the_window_ha
     assert meter.iterations_per_second == pytest.approx(2.0)
 
 
-def test_the_speed_forgets_the_restart():
+def test_speed_forgets_the_restart():
     meter = Meter()
     meter.begin(0.0)
     run_steadily(meter, begin=10.0, count=50, speed=4.0)
@@ -47,10 +47,10 @@ def test_the_speed_forgets_the_restart():
     assert meter.iterations_per_second == pytest.approx(8.0)
 
 
-def test_epochs_count_where_the_training_reports_no_iterations():
+def test_epochs_count_if_no_iterations_are_reported():
     epochs = Epochs(100)
-    told = [epochs.in_iterations(Post(epoch=each)).iteration for each in (1.0, 1.0, 2.0, 2.5)]
-    assert told == [None, None, 200, 250]
+    reported = [epochs.in_iterations(Post(epoch=each)).iteration for each in (1.0, 1.0, 2.0, 2.5)]
+    assert reported == [None, None, 200, 250]
     assert Epochs(0).in_iterations(Post(epoch=2.0)) == Post(epoch=2.0)
     # The epoch before its steps is no number of them.
     both = Epochs(100)
@@ -58,7 +58,7 @@ def test_epochs_count_where_the_training_reports_no_iterations():
     assert [both.in_iterations(each) for each in posts] == posts
 
 
-def test_a_pause_for_a_checkpoint_hardly_matters():
+def test_checkpoint_pause_barely_matters():
     meter = Meter()
     meter.begin(0.0)
     run_steadily(meter, begin=0.0, count=30, speed=10.0)
@@ -66,7 +66,7 @@ def test_a_pause_for_a_checkpoint_hardly_matters():
     assert meter.iterations_per_second == pytest.approx(10.0, rel=0.1)
 
 
-def test_several_ranks_that_say_the_same_do_not_count_twice():
+def test_equal_reports_of_ranks_count_once():
     meter = Meter()
     meter.begin(0.0)
     for step in range(20):
@@ -75,41 +75,31 @@ def test_several_ranks_that_say_the_same_do_not_count_twice():
     assert meter.iterations_per_second == pytest.approx(2.0, rel=0.01)
 
 
-def test_a_stall_is_told_and_ends_with_the_next_step():
+def test_stall_ends_with_the_next_step():
     meter = Meter(stall_seconds=60.0)
     meter.begin(0.0)
+    assert meter.progress(61.0).stalled
     meter.observe(1.0, Post(iteration=5))
     assert not meter.progress(60.0).stalled
-    # Saying the same again is no movement.
+    # A repeated report is no progress.
     meter.observe(61.0, Post(iteration=5))
     assert meter.progress(62.0).stalled
     assert meter.progress(62.0).idle_seconds == 61.0
     meter.observe(63.0, Post(iteration=6))
     assert not meter.progress(64.0).stalled
-
-
-def test_a_training_that_never_says_anything_stalls_too():
-    meter = Meter(stall_seconds=60.0)
-    meter.begin(0.0)
-    assert meter.progress(61.0).stalled
     meter.end()
     assert not meter.progress(1000.0).stalled
 
 
-def test_named_groups_become_numbers():
+def test_named_groups_become_numbers_or_are_dropped():
     post = parse_groups({"step": "1,200", "epoch": "2.5", "top5": "87.5%", "batch": "256"})
     assert post == Post(iteration=1200, epoch=2.5, batch_size=256, metrics={"top5": 87.5})
-
-
-def test_what_is_no_number_is_left_out():
     assert parse_groups({"iteration": "five", "loss": "nan", "lr": "inf", "x": "1e999"}) == Post()
-    assert (
-        parse_groups({"iteration": "-1", "flag": True, "none": None, "odd name": "1"}).iteration
-        is None
-    )
+    odd = parse_groups({"iteration": "-1", "flag": True, "none": None, "odd name": "1"})
+    assert odd.iteration is None
 
 
-def test_no_number_makes_the_state_unreadable():
+def test_any_number_keeps_the_state_readable():
     numbers = ("9007199254740992", "1e30", "-1e30", "1.5e308", "-1.5e308")
     for name, number in product(("iteration", "batch", "epoch", "loss"), numbers):
         meter = Meter()
@@ -117,9 +107,10 @@ def test_no_number_makes_the_state_unreadable():
         meter.observe(1.0, parse_groups({name: number}))
         progress = meter.progress(2.0)
         assert codec.decode(Progress, codec.encode(progress)) == progress, (name, number)
+    assert counted(LARGEST_WHOLE, 1, 2)[-1] == LARGEST_WHOLE
 
 
-def test_a_line_of_json_is_read_and_what_is_none_is_refused():
+def test_json_line_is_read_or_refused():
     post = parse_line(b'{"iteration": 7, "loss": 0.5, "metrics": {"top5": 0.9}, "text": "x"}')
     assert post == Post(iteration=7, metrics={"loss": 0.5, "top5": 0.9})
     for line in (b"step 5", b"[1]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000):
@@ -127,29 +118,26 @@ def test_a_line_of_json_is_read_and_what_is_none_is_refused():
             parse_line(line)
 
 
-def test_what_is_told_once_more_after_a_start_is_its_first_step():
+def test_repeated_iteration_after_a_start_is_its_first_step():
     meter = Meter()
     meter.begin(0.0)
     run_steadily(meter, begin=1.0, count=10, speed=1.0)
     meter.begin(20.0)
-    # The last of them came after the checkpoint, and so is done again.
+    # The last iteration came after the checkpoint, and is repeated.
     meter.observe(25.0, Post(iteration=9))
     assert meter.progress(26.0).begun
     assert meter.progress(26.0).idle_seconds == pytest.approx(1.0)
 
 
-# --- samples and tokens -------------------------------------------------------------------
-
-
-def test_samples_and_tokens_are_iterations_of_so_many():
+def test_samples_and_tokens_become_iterations():
     for name in ("sample", "samples", "token", "tokens"):
-        told = parse_groups({name: "1,300", "loss": "0.5", "step": "9"})
-        assert in_iterations(told, 64) == Post(iteration=20, metrics={"loss": 0.5})
-        assert in_iterations(told, 0) == told
+        reported = parse_groups({name: "1,300", "loss": "0.5", "step": "9"})
+        assert in_iterations(reported, 64) == Post(iteration=20, metrics={"loss": 0.5})
+        assert in_iterations(reported, 0) == reported
     assert in_iterations(Post(iteration=3), 64) == Post(iteration=3)
 
 
-def test_a_batch_per_process_breaks_neither_progress_nor_speed_when_gpus_change():
+def test_samples_keep_progress_and_speed_across_widths():
     """Steps of 32 samples on one GPU become steps of 128 on four, and are as fast as before."""
     in_samples, in_steps = Meter(), Meter()
     samples = 0
@@ -159,12 +147,12 @@ def test_a_batch_per_process_breaks_neither_progress_nor_speed_when_gpus_change(
         first = samples // (32 * gpus)
         for step in range(steps):
             samples += 32 * gpus
-            told = Post(iteration=first + step, metrics={"sample": float(samples)})
-            in_samples.observe(begin + step / 4.0, in_iterations(told, 32))
-            in_steps.observe(begin + step / 4.0, told)
+            reported = Post(iteration=first + step, metrics={"sample": float(samples)})
+            in_samples.observe(begin + step / 4.0, in_iterations(reported, 32))
+            in_steps.observe(begin + step / 4.0, reported)
     assert (in_samples.iteration, in_samples.metrics) == (600, {})
     assert in_samples.iterations_per_second == pytest.approx(16.0)
-    # In its own steps it seems to have lost half of what it did, and to be no faster on four GPUs.
+    # Counted in steps it seems to lose half of its work, and to be no faster on four GPUs.
     assert in_steps.iteration == 149
     assert in_steps.iterations_per_second == pytest.approx(4.0)
 
@@ -200,7 +188,7 @@ def test_each_step_is_counted_once(lines: tuple[int, ...]):
     assert 600 <= max(counted(*lines)) <= 620
 
 
-def test_a_counter_that_begins_again_in_each_epoch_is_counted_on():
+def test_counter_of_each_epoch_is_accumulated():
     assert counted(50, 150, 1, 75, 150, 2, 60) == [50, 150, 151, 225, 300, 302, 360]
 
 
@@ -215,34 +203,30 @@ def test_a_counter_that_begins_again_in_each_epoch_is_counted_on():
         ((1, 75, 150, 1, 10, 151), 0),
     ],
 )
-def test_the_length_of_an_epoch_is_reported(reports: tuple[int, ...], lap: int):
+def test_length_of_an_epoch_is_reported(reports: tuple[int, ...], lap: int):
     meter = Meter()
     for second, report in enumerate(reports):
         meter.observe(float(second), Post(iteration=report))
     assert meter.progress(9.0).lap == lap
 
 
-def test_lines_of_ranks_out_of_order_begin_no_epoch():
+def test_unordered_ranks_begin_no_epoch():
     assert counted(99, 100, 99, 101, 100, 102) == [99, 100, 99, 101, 100, 102]
 
 
-def test_a_start_resumes_in_the_epoch_of_its_checkpoint():
+def test_start_resumes_in_the_epoch_of_its_checkpoint():
     assert counted(150, 1, 75, 150, 1, 60, 90, "start", 60, 61)[-3:] == [390, 360, 361]
     # It was made after the latest report.
     assert counted(150, 1, 50, "start", 53, 54)[-2:] == [203, 204]
     # The checkpoint is of the end of the epoch before.
     assert counted(150, 1, 75, 150, 1, 60, 90, "start", 140, 141)[-2:] == [290, 291]
-    # A counter over all epochs that resumes far behind is lost work, and no epoch.
+    # A counter over all epochs that resumes far behind is lost work.
     assert counted(900, 1000, "start", 100, 101)[-2:] == [100, 101]
     # Nor is a start from scratch.
     assert counted(150, 1, 75, 150, 1, 60, "start", 1, 2)[-2:] == [1, 2]
 
 
-def test_no_count_makes_the_state_unreadable():
-    assert counted(LARGEST_WHOLE, 1, 2)[-1] == LARGEST_WHOLE
-
-
-def test_the_last_line_of_an_epoch_is_read_with_the_first_of_the_next():
+def test_last_line_of_an_epoch_is_kept():
     expression = re.compile(r"(?P<iteration>\d+)/150")
     lines = [f"{step}/150".encode() for step in (148, 149, 150, 0, 1)]
     found = match_lines(expression, None, lines=lines)

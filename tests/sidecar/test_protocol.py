@@ -1,4 +1,4 @@
-"""The documentation of the protocol describes the real behaviour of the server."""
+"""The documentation of the protocol matches the server."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ OPENAPI = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text(encoding="ut
 
 
 def served() -> Iterator[tuple[str, str, str]]:
-    """Yield the listener, the path and the method of everything that the server answers."""
+    """Yield the listener, path and method of each handler."""
     agent, settings = Container().agent, Serving()
     apps = {
         "control": controller_app(agent, settings, listener=Listener()),
@@ -51,19 +51,19 @@ def described() -> Iterator[tuple[str, str, str]]:
 
 
 @lived
-async def test_every_path_and_method_is_described_and_no_other():
+async def test_every_path_and_method_is_documented():
     assert sorted(served()) == sorted(described())
     for listener, path, _ in described():
         assert path.startswith(f"/{codec.VERSION}/") == (listener != "health")
 
 
-def test_every_message_is_described_as_it_is(monkeypatch):
+def test_openapi_is_up_to_date(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["write-openapi", "--check"])
     with loaded("write-openapi") as script:
         assert script.main() == 0, "run scripts/write-openapi"
 
 
-def test_what_is_referred_to_is_there():
+def test_references_resolve():
     def references(part: Any) -> Iterator[str]:
         if isinstance(part, dict):
             yield from (value for key, value in part.items() if key == "$ref")
@@ -79,27 +79,27 @@ def test_what_is_referred_to_is_there():
     assert {message.__name__ for message in MESSAGES} <= set(OPENAPI["components"]["schemas"])
 
 
-def test_every_refusal_is_told_with_its_status():
+def test_refusals_have_their_documented_status():
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PROTOCOL, flags=re.MULTILINE)
     assert {(int(status), name) for status, name in rows} == {
         (int(STATUS[error]), error.value) for error in Refused
     }
 
 
-def test_every_problem_is_told_of():
+def test_every_problem_is_documented():
     [section] = re.findall(r"## Problems\n(.*?)\n## ", PROTOCOL, flags=re.DOTALL)
     rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
-    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     known = {*REMEDIES, STUCK.name, UNCONFIRMED.name, TOO_SLOW.name, CERTIFICATES.name}
-    assert sorted(told) == sorted({*known, "TrainingFailed"})
+    assert sorted(listed) == sorted({*known, "TrainingFailed"})
 
 
-def test_the_picture_is_drawn_from_the_table():
+def test_diagram_matches_the_table():
     [drawn] = re.findall(r"```mermaid\n(.*?)```", PROTOCOL, flags=re.DOTALL)
     assert drawn == draw()
 
 
-def test_the_examples_can_be_read():
+def test_examples_can_be_decoded():
     examples = re.findall(r"```json\n(.*?)```", PROTOCOL, flags=re.DOTALL)
     targets = [codec.decode_target(text.replace("…", "").encode()) for text in examples]
     assert [type(target).__name__ for target in targets] == ["Run", "Stop"]

@@ -1,4 +1,4 @@
-"""Lines of ranks that share a node: whole, with the rank that wrote them, in the common output."""
+"""Ranks of a node share an output, with whole lines and a label for each rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIGNED = re.compile(rb"rank (\d+) \| (.*)", re.DOTALL)
 
 
 def collect(sink: int, *, ranks: int, count: int, length: int) -> None:
-    """Let processes write at the same time, and return when all of it is in the sink."""
+    """Let processes write concurrently, until all of it is in the sink."""
 
     async def write() -> None:
         outputs = Outputs((sink, sink), by_rank=True)
@@ -68,7 +68,7 @@ def lines_by_rank(text: bytes) -> dict[int, list[bytes]]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("length", [1, pytest.param(3000, marks=pytest.mark.story), 20_000])
-def test_lines_of_processes_that_write_at_once_are_whole_and_say_who_wrote_them(tmp_path, length):
+def test_lines_of_concurrent_ranks_are_whole_and_labelled(tmp_path, length):
     log = tmp_path / "log"
     with log.open("ab") as file:
         collect(file.fileno(), ranks=3, count=200, length=length)
@@ -80,7 +80,7 @@ def test_lines_of_processes_that_write_at_once_are_whole_and_say_who_wrote_them(
 
 
 @pytest.mark.processes
-def test_a_slow_reader_of_a_pipe_gets_whole_lines_and_keeps_the_processes_waiting(tmp_path):
+def test_slow_pipe_reader_gets_whole_lines(tmp_path):
     log = tmp_path / "log"
     source, sink = os.pipe()
     with log.open("wb") as file:
@@ -96,7 +96,7 @@ def test_a_slow_reader_of_a_pipe_gets_whole_lines_and_keeps_the_processes_waitin
     assert all(len(line) >= 500 for lines in found.values() for line in lines[:-1])
 
 
-def test_states_of_a_progress_bar_are_lines(tmp_path):
+def test_progress_bar_states_are_lines(tmp_path):
     log = tmp_path / "log"
 
     async def write() -> None:
@@ -116,13 +116,13 @@ def test_states_of_a_progress_bar_are_lines(tmp_path):
     assert log.read_bytes() == b"rank 7 | 10%\rrank 7 | 20%\r\nrank 7 | \nrank 7 | last\n"
 
 
-def test_expressions_see_a_line_as_it_was_written():
+def test_rank_label_is_stripped():
     assert strip_rank(b"rank 3 | step 5") == b"step 5"
     assert strip_rank(b"rank 3 | rank 4 | x") == b"rank 4 | x"
     assert strip_rank(b"[rank3] step 5") == b"[rank3] step 5"
 
 
-def test_an_exception_is_of_the_rank_that_printed_it():
+def test_exception_belongs_to_its_rank():
     tracebacks = Tracebacks()
     for rank, what in ((1, "ValueError: bad"), (0, "RuntimeError: lost the peer")):
         for line in ("Traceback (most recent call last):", '  File "t.py", line 1', what):

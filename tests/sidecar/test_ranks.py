@@ -28,7 +28,7 @@ def environments(run, framework):
     return [rank.environment for rank in lay_out(run, framework=framework)]
 
 
-def test_the_second_node_of_a_pytorch_job():
+def test_second_pytorch_node():
     """Lightning and torchrun read some of it."""
     first, second = environments(run_of(2, 2, offset=2), "pytorch")
     assert first == {
@@ -63,7 +63,7 @@ def test_the_second_node_of_a_pytorch_job():
     assert (second["ROLE_RANK"], second["GROUP_RANK"]) == ("3", "1")
 
 
-def test_several_tensorflow_processes_know_each_other():
+def test_tensorflow_processes_know_each_other():
     first, second = environments(run_of(2, 2, offset=2), "tensorflow")
     config = json.loads(second["TF_CONFIG"])
     assert config["cluster"]["worker"] == [
@@ -76,7 +76,7 @@ def test_several_tensorflow_processes_know_each_other():
     assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("0", "1")
 
 
-def test_horovod_is_told_where_each_process_stands():
+def test_horovod_ranks():
     first, second = environments(run_of(1, 2, offset=1), "horovod")
     assert (first["HOROVOD_RANK"], second["HOROVOD_RANK"]) == ("1", "2")
     assert first["HOROVOD_HOSTNAME"] == "node-1"
@@ -87,14 +87,14 @@ def test_horovod_is_told_where_each_process_stands():
     assert first["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "29500"
 
 
-def test_horovod_uses_the_interface_that_has_the_address_of_the_container():
+def test_horovod_interface_has_the_container_address():
     assert find_interface(run_of(2)) == "lo"
     run = replace(run_of(1, 1), peers=(Peer("127.0.0.1", 1), Peer("localhost", 1)))
     assert find_interface(run) == find_interface(replace(run, rank_offset=1)) == "lo"
     assert find_interface(run_of(1, 1)) == ""
 
 
-def test_where_all_are_in_one_container_they_meet_in_it_and_one_alone_meets_nobody():
+def test_single_container_needs_no_rendezvous():
     first, _ = environments(run_of(2), "horovod")
     assert first["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
     (only,) = environments(run_of(1), "horovod")
@@ -104,7 +104,7 @@ def test_where_all_are_in_one_container_they_meet_in_it_and_one_alone_meets_nobo
     assert only["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_jax_is_told_its_coordinator_also_where_there_is_one_process():
+def test_jax_always_has_a_coordinator():
     first, second = environments(run_of(2), "jax")
     assert first["JAX_COORDINATOR_ADDRESS"] == "node-0:29500"
     assert (second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == ("2", "1")
@@ -114,14 +114,14 @@ def test_jax_is_told_its_coordinator_also_where_there_is_one_process():
     assert only["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:29500"
 
 
-def test_a_framework_that_reads_nothing_is_told_nothing_but_its_gpus():
+def test_no_framework_gets_only_gpus():
     first, second = environments(run_of(2), "none")
     names = {name for name in first if not name.startswith("DLJOB_")}
     assert names == {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
     assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("0", "1")
 
 
-def test_a_batch_size_is_told_only_where_it_was_changed():
+def test_batch_size_is_set_only_if_changed():
     for framework in ("pytorch", "tensorflow", "horovod", "jax", "none"):
         assert "DLJOB_BATCH_SIZE" not in environments(run_of(1), framework)[0]
         (changed,) = environments(run_of(1, batch_size=512, learning_rate_factor=2.0), framework)
@@ -130,13 +130,13 @@ def test_a_batch_size_is_told_only_where_it_was_changed():
         assert changed["DLJOB_LEARNING_RATE_FACTOR"] == "2.0"
 
 
-def test_the_parts_of_all_processes_make_up_the_batch():
+def test_process_batches_sum_to_the_batch():
     nodes = [run_of(2, 1, offset=offset, batch_size=100) for offset in (0, 2)]
-    told = [each for run in nodes for each in environments(run, "pytorch")]
-    assert [each["DLJOB_PROCESS_BATCH_SIZE"] for each in told] == ["33", "33", "34"]
-    assert {each["DLJOB_BATCH_SIZE"] for each in told} == {"100"}
+    given = [each for run in nodes for each in environments(run, "pytorch")]
+    assert [each["DLJOB_PROCESS_BATCH_SIZE"] for each in given] == ["33", "33", "34"]
+    assert {each["DLJOB_BATCH_SIZE"] for each in given} == {"100"}
 
 
-def test_more_processes_than_gpus_share():
+def test_extra_processes_share_gpus():
     ranks = lay_out(run_of(3, gpus=("0", "1")), framework="none")
     assert [rank.gpus for rank in ranks] == [("0",), ("0",), ("1",)]

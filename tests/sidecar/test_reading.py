@@ -1,4 +1,4 @@
-"""Progress is read from what the training prints and writes, and no reading can stall anything."""
+"""Progress is read from the output and files of the training, without stalling anything."""
 
 from __future__ import annotations
 
@@ -16,21 +16,15 @@ pytestmark = pytest.mark.processes
 STEP = r"step (?P<iteration>\d+) loss=(?P<loss>[\d.]+)"
 
 
-def begin(driver):
-    driver.start()
-    driver.wait_for_log("ready")
-    return driver
-
-
 def append(driver, text):
-    """Say something in the log, as the training would."""
+    """Append to the log, as the training would."""
     with driver.log.open("a") as log:
         log.write(text)
 
 
 @pytest.mark.story
-def test_the_log_is_read_with_its_progress_bars_and_its_long_lines(drive):
-    driver = begin(drive(progress_log=STEP))
+def test_log_with_bars_and_long_lines_is_read(drive):
+    driver = drive(progress_log=STEP).begin()
     append(driver, "step 1 loss=0.5\nnothing\nstep 2 lo")
     append(driver, "ss=0.25\n")
     facts = driver.wait_for_fact(lambda facts: facts["progress"]["iteration"] == 2, "step 2")
@@ -43,8 +37,8 @@ def test_the_log_is_read_with_its_progress_bars_and_its_long_lines(drive):
 
 
 @pytest.mark.parametrize("look_seconds", [0.0, 0.5])
-def test_the_last_lines_before_an_end_are_read_before_it_is_told(drive, look_seconds):
-    """Who sees the end sees the progress up to it, though one look does not read all lines."""
+def test_last_lines_are_read_before_the_end_is_reported(drive, look_seconds):
+    """The reported end includes all progress, although one look does not read all lines."""
     code = "for i in range(600): print('step', i + 1, 'loss=0.5', 'x' * 900, flush=i % 97 == 0)"
     driver = drive(
         progress_log=STEP, command=[sys.executable, "-c", code], look_seconds=look_seconds
@@ -54,10 +48,10 @@ def test_the_last_lines_before_an_end_are_read_before_it_is_told(drive, look_sec
     assert driver.facts()["progress"]["iteration"] == 600
 
 
-def test_what_is_said_elsewhere_does_not_become_a_part_of_a_line(drive, tmp_path, token):
+def test_stderr_does_not_break_a_line(drive, tmp_path, token):
     output, seen = tmp_path / "output", tmp_path / "seen"
     output.touch()
-    # Half a line, as every program writes that keeps its output back, and then a warning.
+    # Half a line of a buffered output, and then a warning.
     code = f"""
 import os, time
 os.write(1, b"step 1 loss=0.5\\nstep 2")
@@ -84,25 +78,25 @@ time.sleep(1000)
     driver.stop_all()
 
 
-def test_an_expression_that_cannot_be_compiled_or_takes_for_ever_is_named(drive):
+def test_invalid_or_slow_expression_is_reported(drive):
     driver = drive(progress_log=r"(?P<x>")
     assert "(?P<x>" in driver.wait_for_problem("ExpressionInvalid")["message"]
-    begin(driver).stop_all()
-    driver = begin(drive(progress_log=r"(?P<x>(a+)+)$"))
+    driver.begin().stop_all()
+    driver = drive(progress_log=r"(?P<x>(a+)+)$").begin()
     append(driver, "a" * 40 + "b\n")
     assert "(a+)+" in driver.wait_for_problem("ExpressionTooSlow")["message"]
     # The training goes on, and so do we.
     driver.stop_all()
 
 
-def test_a_file_of_json_lines_is_read(drive, tmp_path):
+def test_file_of_json_lines_is_read(drive, tmp_path):
     path = tmp_path / "progress.jsonl"
     path.write_text('{"iteration": 99}\n')
-    driver = begin(drive(progress_file=str(path)))
+    driver = drive(progress_file=str(path)).begin()
     with path.open("a") as file:
         file.write('{"iteration": 3, "top5": 0.75}\n{"itera')
     facts = driver.wait_for_fact(lambda facts: facts["progress"]["iteration"], "an iteration")
-    # The earlier lines of the file are of an earlier life.
+    # Earlier lines of the file belong to a former start.
     assert facts["progress"]["iteration"] == 3
     path.unlink()
     path.write_text(json.dumps({"iteration": 4}) + "\n")
@@ -111,10 +105,10 @@ def test_a_file_of_json_lines_is_read(drive, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo"])
-def test_a_progress_file_that_cannot_be_read_or_understood_is_named(drive, tmp_path, kind):
+def test_unreadable_progress_file_is_reported(drive, tmp_path, kind):
     path = tmp_path / "progress"
     path.mkdir() if kind == "folder" else os.mkfifo(path)
-    driver = begin(drive(progress_file=str(path)))
+    driver = drive(progress_file=str(path)).begin()
     assert str(path) in driver.wait_for_problem("ProgressFileUnreadable")["message"]
     path.rmdir() if kind == "folder" else path.unlink()
     path.write_text("step 5\n")
@@ -122,14 +116,14 @@ def test_a_progress_file_that_cannot_be_read_or_understood_is_named(drive, tmp_p
     driver.stop_all()
 
 
-def test_a_stall_is_told(drive):
-    driver = begin(drive(stall_seconds=0.3))
+def test_stall_is_reported(drive):
+    driver = drive(stall_seconds=1).begin()
     driver.wait_for_problem("TrainingStalled")
     driver.stop_all()
     assert driver.facts()["problems"] == []
 
 
-def test_output_passes_unchanged_and_waits_for_its_reader(drive, tmp_path):
+def test_output_is_unchanged_and_waits_for_its_reader(drive, tmp_path):
     fifo = tmp_path / "out"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -145,7 +139,7 @@ def test_output_passes_unchanged_and_waits_for_its_reader(drive, tmp_path):
     rest = b"".join(os.read(reader, 65536) for _ in range(100))
     lines = (head + rest).split(b"\n")[1:-1]
     assert set(lines) == {b"y" * 99}
-    # No process reads any more: the training stands still, and can be stopped all the same.
+    # Without a reader the training stands still, but can be stopped.
     driver.stop_all()
     os.close(reader)
 

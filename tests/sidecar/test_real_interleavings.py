@@ -1,11 +1,10 @@
 """
-Every order of events, with real processes: 144 stories drawn from seeds, witnesses watching.
+Random orders of events with real processes and witnesses: 144 stories from seeds.
 
-The controller declares newer, older, repeated and contradicting targets, comes back as another and
-loses answers; training processes are killed, ignore SIGTERM, fork twice, leave their
-session and clear their environment; checkpoints hang; SideCars are killed and restart. At the
-end of each story the newest target is reached, and where a SideCar says *released*, no process of
-the job is to be found. That everything comes about that can is shown in test_real_matrix.py.
+Targets are newer, older, repeated or contradictory, leaders change and answers are lost; processes are
+killed, ignore SIGTERM, fork twice, change their session and clear their environment; checkpoints hang;
+SideCars are killed. Each story must reach the newest target, and *released* must be true.
+test_real_matrix.py shows every possible pair of phase and event.
 """
 
 import contextlib
@@ -35,11 +34,11 @@ from tests.sidecar.witnesses import find_relatives, find_trainings
 pytestmark = pytest.mark.processes
 
 STORIES = 12
-"""How many each test tells."""
+"""The number of stories of a test."""
 AT_ONCE = 2
-"""The number of stories that run at the same time, each in a container of its own."""
+"""The number of concurrent containers."""
 
-HASTY = {"graceSeconds": 0.1, "checkpoint.toAll": True, "checkpoint.timeoutSeconds": 0.2}
+HASTY = {"checkpoint.graceSeconds": 0.1, "checkpoint.to": "all", "checkpoint.timeoutSeconds": 0.2}
 NEVER_SAVED = {
     **HASTY,
     "checkpoint.signal": "SIGCONT",
@@ -70,9 +69,9 @@ MANNERS = {
     "short": Manner(("quit=0", "fork"), NEVER_SAVED),
     "missing": Manner(None, NEVER_SAVED),
 }
-"""How the training behaves, and how it is asked to save itself."""
+"""The behaviour of the training, and its way to save."""
 SHORT = {"crashing", "short", "missing", "leaving others behind"}
-"""Those that end by themselves."""
+"""The manners that end by themselves."""
 
 
 class Story:
@@ -82,8 +81,6 @@ class Story:
         self.container = container
         self.chance = chance
         self.is_short = is_short
-
-    # --- the controller -------------------------------------------------------------------
 
     def newer(self) -> Term:
         return self.container.newer(self.chance.randint(1, 3))
@@ -97,7 +94,7 @@ class Story:
         assert self.container.declare(target) == 200
 
     def declare_a_burst(self) -> None:
-        """Change our mind, again and again, while what trains is being stopped."""
+        """Declare several targets while the training is being stopped."""
         self.let_it_train()
         for _ in range(self.chance.randint(2, 4)):
             self.chance.choice([self.declare_a_run, self.declare_a_stop])()
@@ -133,8 +130,6 @@ class Story:
     def address_another(self) -> None:
         assert self.container.declare_to("another", run_of(self.newer())) == 409
 
-    # --- the processes --------------------------------------------------------------------
-
     def kill_a_process(self) -> None:
         processes = find_trainings(self.container.token)
         if processes:
@@ -161,8 +156,6 @@ class Story:
 
         self.container.settle()
         wait_until(is_listening, what="the training")
-
-    # --- the SideCar ----------------------------------------------------------------------
 
     def end_the_sidecar(self) -> None:
         how = self.chance.choice(["leave", "interrupt", *["kill it", "kill its keeper"] * 2])
@@ -209,6 +202,6 @@ def test_one_sidecar_keeps_the_laws(tmp_path, token, manner):
                 Story(container, chance, is_short=manner in SHORT).tell()
 
     with watched(token), ThreadPoolExecutor(AT_ONCE) as pool:
-        for told in [pool.submit(tell, number) for number in range(AT_ONCE)]:
-            told.result(900)
+        for story in [pool.submit(tell, number) for number in range(AT_ONCE)]:
+            story.result(900)
     wait_until(lambda: not find_relatives(token), what="the end of all processes")

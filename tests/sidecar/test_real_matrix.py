@@ -1,9 +1,8 @@
 """
-Every event in every phase in which it can come, brought about with real processes.
+Every possible pair of phase and event, produced with real processes.
 
-Each scene arranges a few of them, and nothing is left to luck. The search of all ways through the
-machine (``worlds.py``, ``matrices.py``) finds the possible pairs, and why the others are
-impossible.
+Each scene produces a few pairs on purpose. The exploration of the machine (``worlds.py``,
+``matrices.py``) finds the possible pairs, and the reasons why the others are impossible.
 """
 
 import ctypes
@@ -39,20 +38,17 @@ SAVING_BY_ITS_END = {
 }
 SAVING_SOON = {**SAVING, "checkpoint.timeoutSeconds": 0.1}
 SAVING_UNREADY = {**SAVING, "checkpoint.timeoutSeconds": 1}
-"""For a training without a handler, which the SideCar awaits until shortly before that time."""
-PATIENT = {"graceSeconds": 600}
-HASTY = {"graceSeconds": 0.1, "killSeconds": 0.1}
+"""For a training without a handler, for which the SideCar waits almost that long."""
+PATIENT = {"checkpoint.graceSeconds": 600}
+HASTY = {"checkpoint.graceSeconds": 0.1, "killSeconds": 0.1}
 LENIENT = (sys.executable, str(HERE / "lenient.py"))
-"""Runs a SideCar that waits for spares which stand still."""
+"""Runs a SideCar that waits for stopped spares."""
 
 AT_ONCE = 6
-"""How many scenes are played at the same time; most of it is waiting."""
+"""The number of concurrent scenes; they mostly wait."""
 MOST_TRIES = 10
 PTRACE_SEIZE = 0x4206
 WALL = 0x40000000
-
-
-# --- where nothing lives, and where it trains -------------------------------------------------
 
 
 def it_ends_in_every_way(stage: Stage) -> None:
@@ -60,19 +56,19 @@ def it_ends_in_every_way(stage: Stage) -> None:
         container.address_another()
         container.stop()
         container.stop()
-        container.say_what_changes_nothing(Phase.STOPPED)
+        container.declare_without_effect(Phase.STOPPED)
         container.run_and_wait(2)
-        container.say_what_changes_nothing(Phase.RUNNING)
+        container.declare_without_effect(Phase.RUNNING)
         container.order(0, "exit 0")
         container.wait_heard(Phase.RUNNING, Trigger.RANK_ENDED)
         container.order(1, "exit 0")
         container.wait_for_phase(Phase.EXITED)
-        container.say_what_changes_nothing(Phase.EXITED)
+        container.declare_without_effect(Phase.EXITED)
         container.stop()
         container.run_and_wait(2)
         container.order(0, "exit 3")
         container.wait_for_phase(Phase.FAILED)
-        container.say_what_changes_nothing(Phase.FAILED)
+        container.declare_without_effect(Phase.FAILED)
         container.stop()
         container.run_and_wait()
         container.stop()
@@ -98,13 +94,10 @@ def it_leaves_at_once_or_after_an_end(stage: Stage) -> None:
             assert container.sidecar.wait_ended() == 0
 
 
-# --- while it saves itself --------------------------------------------------------------------
-
-
 def it_is_asked_to_save_itself(stage: Stage) -> None:
     with stage.container(Manner(("obey", "hang"), SAVING)) as container:
         container.ask_to_save(3)
-        container.say_what_changes_nothing(Phase.CHECKPOINTING)
+        container.declare_without_effect(Phase.CHECKPOINTING)
         container.run()
         container.order(2, "exit 0")
         container.wait_heard(Phase.CHECKPOINTING, Trigger.RANK_ENDED)
@@ -116,31 +109,26 @@ def it_is_asked_to_save_itself(stage: Stage) -> None:
         container.ask_to_save(1)
         container.order(0, "exit 0")
         container.wait_heard(Phase.CHECKPOINTING, Trigger.ALL_ENDED)
-        # That there will be no checkpoint is noticed after the end.
+        # The missing checkpoint is noticed after the end.
         container.wait_heard(Phase.STOPPING, Trigger.NOT_SAVED)
         container.ask_to_save(1)
         container.stop(checkpoint=False)
         container.wait_heard(Phase.CHECKPOINTING, Trigger.CHANGE_UNSAVED)
 
 
-def it_is_asked_and_leaves(stage: Stage) -> None:
-    with stage.container(Manner(("obey", "hang"), SAVING)) as container:
-        generation = container.run_and_wait()
-        container.sidecar.process.send_signal(signal.SIGTERM)
-        container.wait_told(f"asked {generation}.0")
-        assert container.declare(run_of(container.newer())) == 409
-        container.order(0, "say saved")
-        container.sidecar.wait_ended()
-        container.wait_heard(Phase.STOPPING, Trigger.GONE_TO_LEAVE)
-
-
-def it_is_asked_and_is_done(stage: Stage) -> None:
-    with stage.container(Manner(("obey", "hang"), SAVING)) as container:
-        generation = container.run_and_wait()
-        container.sidecar.process.send_signal(signal.SIGTERM)
-        container.wait_told(f"asked {generation}.0")
-        container.order(0, "exit 0")
-        container.wait_heard(Phase.STOPPING, Trigger.GONE_WELL_TO_LEAVE)
+def it_leaves_while_it_saves(stage: Stage) -> None:
+    for order, trigger in (
+        ("say saved", Trigger.GONE_TO_LEAVE),
+        ("exit 0", Trigger.GONE_WELL_TO_LEAVE),
+    ):
+        with stage.container(Manner(("obey", "hang"), SAVING)) as container:
+            generation = container.run_and_wait()
+            container.sidecar.process.send_signal(signal.SIGTERM)
+            container.wait_journal(f"asked {generation}.0")
+            assert container.declare(run_of(container.newer())) == 409
+            container.order(0, order)
+            container.sidecar.wait_ended()
+            container.wait_heard(Phase.STOPPING, trigger)
 
 
 def its_end_is_its_checkpoint(stage: Stage) -> None:
@@ -154,10 +142,11 @@ def it_tries_its_checkpoint_and_goes_on(stage: Stage) -> None:
     with stage.container(Manner(("obey", "hang"), SAVING)) as container:
         generation = container.run_and_wait()
         container.try_checkpoint()
-        container.wait_told(f"asked {generation}.0")
+        container.wait_journal(f"asked {generation}.0")
         container.order(0, "say saved")
         container.wait_heard(Phase.RUNNING, Trigger.SAVED)
         assert container.sidecar.state().phase is Phase.RUNNING
+        container.stop(checkpoint=False)
 
 
 def it_saves_itself_too_slowly_or_does_not_know_how(stage: Stage) -> None:
@@ -173,14 +162,11 @@ def it_saves_itself_too_slowly_or_does_not_know_how(stage: Stage) -> None:
             container.wait_heard(Phase.CHECKPOINTING, trigger)
 
 
-# --- while it is stopped ------------------------------------------------------------------------
-
-
 def it_does_not_hear_sigterm(stage: Stage) -> None:
     with stage.container(Manner(("obey", "deaf"), {**SAVING_UNREADY, **PATIENT})) as container:
         container.run_and_wait(3)
         container.stop(checkpoint=False)
-        container.say_what_changes_nothing(Phase.STOPPING)
+        container.declare_without_effect(Phase.STOPPING)
         container.stop(checkpoint=False)
         container.run()
         container.order(2, "exit 0")
@@ -189,7 +175,7 @@ def it_does_not_hear_sigterm(stage: Stage) -> None:
         container.wait_heard(Phase.STOPPING, Trigger.RANK_FAILED)
         container.order(0, "exit 0")
         container.wait_heard(Phase.STOPPING, Trigger.ALL_ENDED)
-        container.wait_told(f"ready {container.term.generation}.0")
+        container.wait_journal(f"ready {container.term.generation}.0")
         container.sidecar.process.send_signal(signal.SIGTERM)
         # It has no handler for the signal that asks for a checkpoint.
         container.wait_for_phase(Phase.STOPPING)
@@ -202,7 +188,7 @@ def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
     with stage.container(Manner(("deaf",), HASTY)) as container:
         container.run_and_wait()
         (training,) = find_trainings(container.token)
-        # The kernel reports the end of a process to its tracer first: until then the process stays.
+        # A traced process stays until its tracer reads its end.
         why_not = trace(training)
         if why_not:
             stage.excused[Phase.STOPPING, Trigger.STILL_THERE.value] = (
@@ -220,22 +206,19 @@ def it_does_not_even_go_away_after_sigkill(stage: Stage) -> None:
 
 
 def trace(pid: int) -> str:
-    """Trace a process, or return why that is not possible here."""
+    """Trace a process, or return the reason why it cannot be traced."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     done = libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0
     return "" if done else os.strerror(ctypes.get_errno())
 
 
-# --- while it is started ------------------------------------------------------------------------
-
-
 def it_becomes_warm_interpreters(stage: Stage) -> None:
-    """Two ranks are started, and one or both of the interpreters stand still for as long as the scene takes."""
+    """Two ranks start, while one or both of their interpreters are stopped."""
     options = {**SAVING, **HASTY, "preload": [PRELOADED]}
     manner = Manner(("obey",), options, flags=("-s",), python=LENIENT)
     with stage.container(manner) as container:
-        # From here on two are kept.
+        # From here on two spares are kept.
         container.run_and_wait(2)
         for scene in (
             a_start_is_taken_back,
@@ -248,7 +231,7 @@ def it_becomes_warm_interpreters(stage: Stage) -> None:
 def a_start_is_taken_back(container: Actors) -> bool:
     with stopped(container.spares(2)):
         container.run(2)
-        container.say_what_changes_nothing(Phase.STARTING)
+        container.declare_without_effect(Phase.STARTING)
         container.stop(checkpoint=False)
         container.settle()
     return has_heard(container, Phase.STARTING, Trigger.CHANGE_UNSAVED)
@@ -257,7 +240,7 @@ def a_start_is_taken_back(container: Actors) -> bool:
 def a_rank_ends_before_all_run(container: Actors) -> bool:
     with stopped(container.spares(2)[1:]):
         container.run(2)
-        container.wait_told(f"ready {container.term.generation}.0")
+        container.wait_journal(f"ready {container.term.generation}.0")
         container.order(0, "exit 0")
         container.wait_heard(Phase.STARTING, Trigger.RANK_ENDED)
         container.run(2)
@@ -268,13 +251,10 @@ def a_rank_ends_before_all_run(container: Actors) -> bool:
 def a_rank_fails_before_all_run(container: Actors) -> bool:
     with stopped(container.spares(2)[1:]):
         container.run(2)
-        container.wait_told(f"ready {container.term.generation}.0")
+        container.wait_journal(f"ready {container.term.generation}.0")
         container.order(0, "exit 3")
         container.wait_for_phase(Phase.FAILED)
     return has_heard(container, Phase.STARTING, Trigger.RANK_FAILED)
-
-
-# --- in one step ----------------------------------------------------------------------------------
 
 
 def a_start_is_overtaken(stage: Stage) -> None:
@@ -284,7 +264,7 @@ def a_start_is_overtaken(stage: Stage) -> None:
 
 
 def overtake_a_start(container: Actors, trigger: Trigger) -> bool:
-    # Which of them the SideCar looks at first is left to the kernel.
+    # The kernel decides which of them the SideCar reads first.
     container.declare_at_once(run_of(container.newer()), stop_of(container.newer(2)))
     container.settle()
     return has_heard(container, Phase.STOPPING, trigger)
@@ -310,18 +290,15 @@ def declare_to_one_that_left(stage: Stage, manner: Manner, phase: Phase) -> bool
         if container.declare_at_once(leave, late) != [200, 409]:
             return False
         container.sidecar.wait_ended()
-        return (phase, name_refusal(Refused.LEAVING)) in read_pairs(container.sidecar.told())
-
-
-# --- all of them ----------------------------------------------------------------------------------
+        return (phase, name_refusal(Refused.LEAVING)) in read_pairs(container.sidecar.read_log())
 
 
 def has_heard(container: Actors, phase: Phase, trigger: Trigger) -> bool:
-    return (phase, trigger.value) in read_pairs(container.sidecar.told())
+    return (phase, trigger.value) in read_pairs(container.sidecar.read_log())
 
 
 def until_done(attempt: Callable[[], bool]) -> None:
-    """Try again what hangs on the moment; nearly always it takes one try."""
+    """Repeat an attempt that depends on timing; nearly always it takes one."""
     assert any(attempt() for _ in range(MOST_TRIES))
 
 
@@ -333,8 +310,7 @@ SCENES = (
     it_does_not_hear_sigterm,
     it_does_not_even_go_away_after_sigkill,
     a_start_is_overtaken,
-    it_is_asked_and_leaves,
-    it_is_asked_and_is_done,
+    it_leaves_while_it_saves,
     it_leaves_at_once_or_after_an_end,
     its_end_is_its_checkpoint,
     it_saves_itself_too_slowly_or_does_not_know_how,
@@ -343,7 +319,7 @@ SCENES = (
 """The longest first."""
 
 
-def test_all_that_can_happen_happens_with_real_processes(tmp_path, token):
+def test_every_possible_event_happens_with_real_processes(tmp_path, token):
     stage = Stage(tmp_path, token)
     with watched(token), ThreadPoolExecutor(AT_ONCE) as pool:
         for scene in [pool.submit(scene, stage) for scene in SCENES]:

@@ -1,17 +1,15 @@
-"""The lines of docs/training.md that stand in no example; those of a framework are run by `make test-frameworks`."""
+"""The recipes of docs/training.md that no example has; `make test-frameworks` runs those of frameworks."""
 
 from __future__ import annotations
 
 import re
 import sys
-from functools import partial
 
 import pytest
 
-from dljob_wire.messages import Phase, State
+from dljob_wire.messages import Phase
 from tests.sidecar.drivers import ROOT
-from tests.sidecar.ordinary import INSTALLED, wait_for
-from tests.sidecar.sidecars import SideCar
+from tests.sidecar.ordinary import INSTALLED, has_passed, wait_for
 
 STEPS_AN_EPOCH, EPOCHS = 13, 40
 KERAS = f"""
@@ -47,14 +45,10 @@ def read_recipe(heading: str) -> str:
     return found[1]
 
 
-def has_reached(step: int, state: State) -> bool:
-    return state.progress.iteration > step
-
-
 @pytest.mark.processes
 @pytest.mark.frameworks
 @pytest.mark.timeout(900)
-def test_keras_takes_no_step_twice_and_none_too_many(tmp_path, token):
+def test_keras_takes_each_step_once(start, tmp_path, token):
     python = INSTALLED / "tensorflow" / "bin" / "python"
     if not python.exists():
         pytest.skip("tensorflow is not installed; `make test-frameworks` does it")
@@ -62,8 +56,8 @@ def test_keras_takes_no_step_twice_and_none_too_many(tmp_path, token):
     lines = read_recipe("Keras").replace("callbacks=[", "verbose=0, callbacks=[Pace(), ")
     program.write_text(f'{KERAS}{lines}\nprint("ended at", int(model.optimizer.iterations))\n')
     folder.mkdir()
-    sidecar = SideCar(
-        *(tmp_path, token, str(python), "-u", str(program)),
+    sidecar = start(
+        command=(str(python), "-u", str(program), token),
         options={
             "framework": "tensorflow",
             "processes": "perNode",
@@ -77,17 +71,13 @@ def test_keras_takes_no_step_twice_and_none_too_many(tmp_path, token):
         path=(str(ROOT / "operator"),),
         environment={"DLJOB_CHECKPOINT_DIR": str(folder), "OMP_NUM_THREADS": "1"},
     )
-    try:
-        sidecar.wait_ready()
-        for generation, gpus in enumerate((["0"], ["0", "1"], ["1"]), start=1):
-            reached = sidecar.state().progress.iteration
-            sidecar.run(generation, *gpus)
-            # Not at the end of an epoch, where a start has nothing to begin again.
-            wait_for(sidecar, partial(has_reached, reached + STEPS_AN_EPOCH + 3), "some steps")
-        sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
-        assert f"ended at {STEPS_AN_EPOCH * EPOCHS}\n" in sidecar.told()
-    finally:
-        sidecar.close()
+    for generation, gpus in enumerate((["0"], ["0", "1"], ["1"]), start=1):
+        reached = sidecar.state().progress.iteration
+        sidecar.run(generation, *gpus)
+        # Not at the end of an epoch, where a start has nothing to begin again.
+        wait_for(sidecar, has_passed(reached + STEPS_AN_EPOCH + 3, generation), "some steps")
+    sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
+    assert f"ended at {STEPS_AN_EPOCH * EPOCHS}\n" in sidecar.read_log()
 
 
 OWN_STEPS = 400
@@ -117,36 +107,32 @@ print("ended at", step, total)
 
 
 @pytest.mark.processes
-def test_an_own_loop_that_saves_on_sigterm_ends_as_an_uninterrupted_run(tmp_path, token):
+def test_sigterm_loop_ends_like_an_uninterrupted_run(start, tmp_path, token):
     first, *others = read_recipe("Without new lines: SIGTERM").splitlines()
     lines = OWN.replace("BEFORE", first).replace("AFTER_A_STEP", "\n    ".join(others))
     program, folder = tmp_path / "train.py", tmp_path / "ckpt"
     program.write_text(lines)
     folder.mkdir()
-    sidecar = SideCar(
-        *(tmp_path, token, sys.executable, "-u", str(program)),
+    sidecar = start(
+        command=(sys.executable, "-u", str(program), token),
         options={
             "checkpoint.signal": "SIGTERM",
             "checkpoint.confirm": "exit",
             "checkpoint.path": str(folder),
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
             "pollSeconds": 0.2,
         },
         path=(str(ROOT / "operator"),),
         environment={"DLJOB_CHECKPOINT_DIR": str(folder)},
     )
-    try:
-        sidecar.wait_ready()
-        for generation, gpu in enumerate(("0", "1", "2"), start=1):
-            reached = sidecar.state().progress.iteration
-            sidecar.run(generation, gpu)
-            wait_for(sidecar, partial(has_reached, reached + 30), "some steps")
-        sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
-        told = sidecar.told()
-    finally:
-        sidecar.close()
+    for generation, gpu in enumerate(("0", "1", "2"), start=1):
+        reached = sidecar.state().progress.iteration
+        sidecar.run(generation, gpu)
+        wait_for(sidecar, has_passed(reached + 30, generation), "some steps")
+    sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
+    log = sidecar.read_log()
     # An uninterrupted run takes each step once.
-    assert f"ended at {OWN_STEPS} {sum(range(OWN_STEPS + 1))}\n" in told
-    begun = [int(step) for step in re.findall(r"^begins at (\d+)$", told, re.MULTILINE)]
+    assert f"ended at {OWN_STEPS} {sum(range(OWN_STEPS + 1))}\n" in log
+    begun = [int(step) for step in re.findall(r"^begins at (\d+)$", log, re.MULTILINE)]
     assert 0 == begun[0] < begun[1] < begun[2]
-    assert re.findall(r"^step (\d+)$", told, re.MULTILINE) == [*map(str, range(1, OWN_STEPS + 1))]
+    assert re.findall(r"^step (\d+)$", log, re.MULTILINE) == [*map(str, range(1, OWN_STEPS + 1))]

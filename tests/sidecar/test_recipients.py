@@ -1,4 +1,4 @@
-"""The signal that asks for a checkpoint goes to the processes that have a handler for it, and ends none."""
+"""The signal for a checkpoint goes only to processes with a handler, and ends none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dljob_sidecar.linux.recipients import find_recipients
+from dljob_sidecar.checkpoints.requests import find_recipients
 from tests.sidecar.drivers import LIMIT_SECONDS, read_proc
 
 pytestmark = pytest.mark.processes
@@ -24,7 +24,7 @@ READY = f"{RANK}; {LATE}"
 
 @pytest.fixture
 def start():
-    """Start a shell around this script, in a group of its own, and wait for all that it starts."""
+    """Start a shell with this script in its own group, and wait for its processes."""
     shells = []
 
     def begin(script, *, lines, **variables):
@@ -53,7 +53,7 @@ def find(shell, *, to_all=False):
     return find_recipients(shell.pid, signal.SIGUSR1, to_all=to_all)
 
 
-def test_a_shell_around_the_training_does_not_swallow_the_signal(start):
+def test_shell_does_not_swallow_the_signal(start):
     shell = start('"$PYTHON" -c "$RANK"; true', lines=1, RANK=READY)
     found = find(shell)
     assert (len(found.pids), found.fault) == (1, "")
@@ -64,7 +64,7 @@ def test_a_shell_around_the_training_does_not_swallow_the_signal(start):
 
 
 @pytest.mark.parametrize("script", ['exec "$PYTHON" -c "$RANK"', '"$PYTHON" -c "$RANK"; true'])
-def test_helpers_of_a_rank_that_inherit_its_handler_get_none(start, script):
+def test_helpers_of_a_rank_are_not_signalled(start, script):
     shell = start(script, lines=2, RANK=PARENT)
     [asked] = find(shell, to_all=True).pids
     assert (asked == shell.pid) == script.startswith("exec")
@@ -79,14 +79,14 @@ LAUNCH = {"TORCHELASTIC_RUN_ID": "dljob"}
 
 
 @pytest.mark.story
-def test_of_several_ranks_of_a_launcher_the_leader_or_all_are_asked(start):
+def test_leader_or_all_ranks_are_signalled(start):
     shell = start(RANKS, lines=2, FIRST=READY, SECOND=READY, **LAUNCH)
     (leader,) = find(shell).pids
     assert b"RANK=0" in read_proc(leader, "environ").split(b"\0")
     assert len(find(shell, to_all=True).pids) == 2
 
 
-def test_ranks_that_have_no_handler_yet_are_named_and_none_is_asked(start):
+def test_ranks_without_handler_are_named(start):
     shell = start(RANKS, lines=2, FIRST=READY, SECOND=LATE, **LAUNCH)
     for to_all in (False, True):
         found = find(shell, to_all=to_all)
@@ -95,8 +95,6 @@ def test_ranks_that_have_no_handler_yet_are_named_and_none_is_asked(start):
     assert find(shell) == ((), "the training has no handler for SIGUSR1")
 
 
-def test_a_shell_that_ignores_the_signal_does_not_lose_it_for_a_training_without_a_handler_yet(
-    start,
-):
+def test_ignoring_shell_does_not_hide_a_missing_handler(start):
     shell = start('trap \'\' USR1; "$PYTHON" -c "$RANK"; true', lines=1, RANK=LATE)
     assert find(shell) == ((), "the training has no handler for SIGUSR1")

@@ -1,4 +1,4 @@
-"""Interleavings at the end of a start, played without processes."""
+"""Interleavings at the end of a start, without processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dljob_sidecar.behaviour.events import Gone
 from dljob_sidecar.linux.spawning import Reaper
 from dljob_sidecar.processes import starting
-from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.processes.release_proof import ReleaseProof
 from tests.sidecar.clients import live_through
 
@@ -49,24 +49,24 @@ class Memory:
         self.asked.append(hear)
 
 
-def make_proof(memory, told):
+def make_proof(memory, reported):
     nothing: Any = Nothing()
     return ReleaseProof(
         reaper=nothing,
         process_tree=nothing,
         memory=memory,
-        tell=told.append,
+        tell=reported.append,
         ranks_live=lambda: False,
         is_settling=lambda: False,
         is_output_pending=lambda: False,
     )
 
 
-def test_a_look_that_is_planned_when_a_start_is_gone_does_not_end_the_next_one():
+def test_late_look_does_not_end_the_next_start():
     async def story():
-        told: list[object] = []
+        reported: list[object] = []
         memory = Memory()
-        proof = make_proof(memory, told)
+        proof = make_proof(memory, reported)
 
         async def until_asked(count):
             while len(memory.asked) < count:
@@ -75,19 +75,19 @@ def test_a_look_that_is_planned_when_a_start_is_gone_does_not_end_the_next_one()
         proof.begin(1)
         proof.look_soon()
         await until_asked(1)
-        # The machine has everything killed while the first answer is out: a second question follows.
+        # A kill during the first question causes a second one.
         proof.kill()
         await until_asked(2)
         first, second = memory.asked
         first(is_confirmed=False)
         second(is_confirmed=True)
-        assert told == [Gone(1)]
-        # The next start waits for its admission, so that it has no process yet.
+        assert reported == [Gone(1)]
+        # The next start has no process yet, because it waits for its admission.
         proof.begin(2)
         memory.release.bases = ()
         for _ in range(50):
             await asyncio.sleep(0.002)
-        assert told == [Gone(1)]
+        assert reported == [Gone(1)]
         assert proof.is_due
 
     try:
@@ -96,8 +96,8 @@ def test_a_look_that_is_planned_when_a_start_is_gone_does_not_end_the_next_one()
         Memory.release.bases = ("gpu",)
 
 
-def test_a_spare_that_has_ended_unreplaced_is_not_killed_by_number_0(monkeypatch):
-    """The number 0 is that of the process group of the SideCar itself."""
+def test_spare_without_pid_is_not_killed(monkeypatch):
+    """Id 0 would be the process group of the SideCar itself."""
 
     class Rank:
         rank = local_rank = 0
@@ -127,7 +127,7 @@ def test_a_spare_that_has_ended_unreplaced_is_not_killed_by_number_0(monkeypatch
     assert [pid for pid, _ in sent] == [4711]
 
 
-def test_a_listener_that_fails_takes_no_other_end_with_it(monkeypatch, caplog):
+def test_failing_listener_does_not_affect_others(monkeypatch, caplog):
     statuses = [(11, 0), (12, 0), (0, 0)]
     monkeypatch.setattr(os, "waitpid", lambda *_: statuses.pop(0))
     heard: list[Any] = []

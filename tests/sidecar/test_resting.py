@@ -1,11 +1,13 @@
-"""Files that never rest beside the checkpoints cost no work, and no file of a checkpoint counts as one of them."""
+"""Files that never rest cost no work, and no file of a checkpoint counts as one of them."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,8 @@ from dljob_sidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
 from dljob_sidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS, Shape
 from dljob_sidecar.checkpoints.resting import Rewrites, find_resting, propose_files
 from dljob_sidecar.checkpoints.vetting import vet
+from dljob_wire.checkpoints import Checkpoint
 from dljob_wire.messages import Phase, Run, Saving
-from dljob_wire.training import Saving as HowToSave
 from tests.sidecar.drivers import wait_until
 from tests.sidecar.sidecars import SideCar
 
@@ -24,7 +26,7 @@ MODEL = Shape({"model-#.pt": 1}, 4, 0.0, 1)
 
 
 class Folder:
-    """A folder that is looked at after each change, when the test says so."""
+    """A folder with a look after each change, on a fake clock."""
 
     def __init__(self, path: Path, clock: pytest.MonkeyPatch) -> None:
         self.path = path
@@ -41,7 +43,7 @@ class Folder:
         path = self.path / name
         path.write_text(content)
         self._inode += 1
-        # The stamps of a fast test are equal otherwise.
+        # Otherwise the stamps of a fast test are equal.
         os.utime(path, ns=(self._inode * 10**9, self._inode * 10**9))
         self.wait(after)
 
@@ -55,7 +57,7 @@ def folder(tmp_path, monkeypatch):
     return Folder(tmp_path, monkeypatch)
 
 
-def test_a_name_is_learned_when_a_file_was_begun_twice_and_none_of_its_files_rested(folder):
+def test_file_rewritten_without_rest_is_learnt(folder):
     for name in ("view-0.npy", "view-1.npy"):
         folder.rewrite(name)
     assert not folder.rewrites.names, "each was begun once"
@@ -63,7 +65,7 @@ def test_a_name_is_learned_when_a_file_was_begun_twice_and_none_of_its_files_res
     assert folder.rewrites.names == {"view-#.npy"}
 
 
-def test_a_file_that_is_replaced_all_the_time_is_learned(folder):
+def test_constantly_replaced_file_is_learnt(folder):
     for count in range(3):
         part = folder.path / "part"
         part.write_text(str(count))
@@ -72,7 +74,7 @@ def test_a_file_that_is_replaced_all_the_time_is_learned(folder):
     assert folder.rewrites.names == {"state.json"}
 
 
-def test_no_late_file_of_a_checkpoint_is_learned(folder):
+def test_late_checkpoint_file_is_not_learnt(folder):
     for step in (1, 2, 3):
         folder.write(f"model-{step}.pt", "whole")
         for rank in (0, 1):
@@ -83,7 +85,7 @@ def test_no_late_file_of_a_checkpoint_is_learned(folder):
 @pytest.mark.parametrize(
     ("after", "late"), [(0.5, UNKNOWN_SECONDS), (UNKNOWN_SECONDS, 0.0)], ids=["rests", "unseen"]
 )
-def test_what_rests_or_is_looked_at_too_rarely_is_not_learned(folder, after, late):
+def test_resting_or_rarely_seen_file_is_not_learnt(folder, after, late):
     for _ in range(4):
         folder.rewrite("best.pt", after=after)
         for _ in range(4):
@@ -91,17 +93,17 @@ def test_what_rests_or_is_looked_at_too_rarely_is_not_learned(folder, after, lat
     assert not folder.rewrites.names
 
 
-def test_what_grows_or_has_another_name_each_time_is_not_learned(folder):
+def test_growing_or_renamed_file_is_not_learnt(folder):
     for count in range(1, 10):
         folder.write("all.bin", "x" * count)
         folder.write(f"shard-{count}.pt", "whole")
     assert not folder.rewrites.names
 
 
-def test_what_never_rests_and_was_torn_by_a_stop_costs_the_checkpoint_no_trust(tmp_path):
+def test_torn_restless_file_costs_no_trust(tmp_path):
     (tmp_path / "model-1.pt").write_text("whole")
     (tmp_path / "view-0.npy").write_bytes(b"")
-    saving = HowToSave(path=str(tmp_path))
+    saving = Checkpoint(path=str(tmp_path))
     for restless, is_trusted in ((frozenset[str](), False), (frozenset({"view-#.npy"}), True)):
         write_ledger(saving, Ledger(shape=MODEL, pending="", restless=restless))
         verdict = vet(saving, leads=True)
@@ -109,7 +111,7 @@ def test_what_never_rests_and_was_torn_by_a_stop_costs_the_checkpoint_no_trust(t
         assert verdict.ledger.restless == read_ledger(saving).restless == restless
 
 
-def test_a_pattern_is_proposed_for_what_rests_if_one_is_clear():
+def test_clear_pattern_is_proposed():
     def written(**seconds):
         return {name: Mark(1, 1, at * 10**9, 1, 1) for name, at in seconds.items()}
 
@@ -122,8 +124,6 @@ def test_a_pattern_is_proposed_for_what_rests_if_one_is_clear():
         files = written(**{**others, "view-2/b": 9})
         assert propose_files(files, "view-2/b").endswith("a pattern for the checkpoints")
 
-
-# --- real trainings -------------------------------------------------------------------------
 
 TRAINING = """
 import itertools, os, signal, sys, threading, time
@@ -152,21 +152,30 @@ for step in itertools.count(1):
 
 
 class Training:
-    """A training whose other file grows in its trial, and never rests after that."""
+    """A training with another file that grows in its trial, and never rests later."""
 
-    def __init__(self, folder: Path, token: str, *, names: str, seconds: float) -> None:
+    def __init__(
+        self, start: Callable[..., SideCar], folder: Path, token: str, *, names: str, seconds: float
+    ) -> None:
         self.folder = folder / "checkpoints"
         self.folder.mkdir()
-        command = (sys.executable, "-c", TRAINING, token, str(self.folder), str(folder / "go"))
+        command = (
+            sys.executable,
+            "-c",
+            TRAINING,
+            token,
+            str(self.folder),
+            str(folder / "go"),
+            names,
+        )
         options = {
             "checkpoint.signal": "SIGUSR1",
             "checkpoint.confirm": "file",
             "checkpoint.path": str(self.folder),
             "checkpoint.timeoutSeconds": seconds,
-            "progressLog": r"step (?P<iteration>\d+)",
+            "progress.log": r"step (?P<iteration>\d+)",
         }
-        self.sidecar = SideCar(folder, token, *command, names, options=options)
-        self.sidecar.wait_ready()
+        self.sidecar = start(command=command, options=options)
         self.sidecar.run(1)
         state = self.sidecar.wait_for(lambda state: state.progress.begun)
         assert isinstance(state.target, Run)
@@ -178,41 +187,33 @@ class Training:
 
     def stop(self):
         self.sidecar.stop(2)
-        return self.sidecar.wait_for(lambda state: state.phase is Phase.STOPPED)
+        return self.sidecar.wait_phase(Phase.STOPPED)
 
     def sizes(self) -> list[int]:
         return [path.stat().st_size for path in self.folder.glob("ckpt-*")]
 
 
 @pytest.fixture
-def train(tmp_path, token):
-    trainings = []
-
-    def begin(**said):
-        trainings.append(Training(tmp_path, token, **said))
-        return trainings[-1]
-
-    yield begin
-    for one in trainings:
-        one.sidecar.close()
+def train(start, tmp_path, token):
+    return partial(Training, start, tmp_path, token)
 
 
 @pytest.mark.processes
-def test_a_stop_is_confirmed_beside_files_that_never_rest_and_were_seen_after_the_trial(train):
+def test_stop_is_confirmed_despite_restless_files(train):
     training = train(names="count % 3", seconds=60.0)
     ledger = training.folder / LEDGER
     wait_until(lambda: "view-#.npy" in ledger.read_text(), what="what never rests")
     stopped = training.stop()
-    assert stopped.change.saving is Saving.CONFIRMED, training.sidecar.told()
+    assert stopped.change.saving is Saving.CONFIRMED, training.sidecar.read_log()
     assert training.sizes() == [4000, 4000]
 
 
 @pytest.mark.processes
-def test_where_it_is_not_known_what_never_rests_it_is_named_and_the_training_asked_again(train):
+def test_unknown_restless_file_is_named(train):
     training = train(names="count", seconds=20.0)
     stopped = training.stop()
     assert stopped.change.saving is Saving.TIMED_OUT
-    [told] = [each.message for each in stopped.problems if each.name == "CheckpointIncomplete"]
-    assert "set checkpoint.files to 'ckpt-*.pt'" in told
-    assert "view-" in told
+    [message] = [each.message for each in stopped.problems if each.name == "CheckpointIncomplete"]
+    assert "set checkpoint.files to 'ckpt-*.pt'" in message
+    assert "view-" in message
     assert training.sizes() == [4000, 4000, 4000]

@@ -1,9 +1,9 @@
-"""Which files are checkpoints, which are logs, and by what a checkpoint is complete."""
+"""The recognition of checkpoints, of logs, and of complete checkpoints."""
 
 from __future__ import annotations
 
 from dljob_sidecar.checkpoints.recognizing.signs import find_unit, is_noise, recognise, resolve
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 NOISE = [
     "metrics.csv",
@@ -18,16 +18,16 @@ NOISE = [
 ]
 
 
-def test_logs_and_what_is_unfinished_are_no_checkpoints():
+def test_logs_and_temporary_files_are_noise():
     assert [name for name in NOISE if not is_noise(name, ())] == []
     others = ("latest", "model.pt", "checkpoint-5/trainer_state.json", "a.json")
     assert [name for name in others if is_noise(name, ())] == []
-    # A job may say that what looks like a log is its checkpoint.
+    # A job may declare that a log name is its checkpoint.
     assert not is_noise("weights-5.txt", ("weights-*.txt",))
     assert is_noise("metrics.csv", ("*",))
 
 
-def test_a_pattern_names_the_files_or_folders_that_are_one_checkpoint_each():
+def test_pattern_names_one_checkpoint_each():
     for pattern, name, unit in (
         ("checkpoint-*", "checkpoint-5/model.bin", "checkpoint-5"),
         ("checkpoint-*", "runs/checkpoint-5/model.bin", None),
@@ -42,10 +42,10 @@ def test_a_pattern_names_the_files_or_folders_that_are_one_checkpoint_each():
 FRAMEWORKS = {
     "checkpoint-5/training_args.bin": Complete.HUGGINGFACE,
     "out/checkpoint-5/trainer_state.json": Complete.HUGGINGFACE,
-    # The files of FSDP below a Trainer's checkpoint are a part of that.
+    # Files of FSDP below a Trainer's checkpoint are part of it.
     "checkpoint-5/pytorch_model_fsdp_0/__0_0.distcp": Complete.HUGGINGFACE,
     "checkpoint-5/random_states_0.pkl": Complete.ACCELERATE,
-    # So are those of others named.
+    # Other programs use these names, too.
     "checkpoint-5/model.safetensors": None,
     "checkpoint-5/optimizer.pt": None,
     "step_5/__0_0.distcp": Complete.DCP,
@@ -62,25 +62,27 @@ FRAMEWORKS = {
 }
 
 
-def test_a_framework_is_recognised_by_files_that_only_it_writes():
+def test_framework_is_recognised_by_its_files():
     assert {name: recognise([name]) for name in FRAMEWORKS} == FRAMEWORKS
 
 
-def test_what_is_written_now_decides_before_what_was_there():
+def test_new_files_decide_before_old_ones():
     old, new = ["checkpoint-5/trainer_state.json"], ["step_5/__0_0.distcp"]
-    assert resolve(Saving(), new, known=old + new).complete is Complete.DCP
-    assert resolve(Saving(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
-    assert resolve(Saving(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
+    assert resolve(Checkpoint(), new, known=old + new).complete is Complete.DCP
+    assert resolve(Checkpoint(), ["unheard-of"], known=old).complete is Complete.HUGGINGFACE
+    assert (
+        resolve(Checkpoint(complete=Complete.SETTLED), new, known=new).complete is Complete.SETTLED
+    )
 
 
-def test_a_folder_that_only_resembles_a_checkpoint_of_a_framework_is_none():
+def test_similar_folder_is_no_checkpoint():
     names = ["checkpoint-5/trainer_state.json", "checkpoint-best/config.json", "checkpoint-5-old/a"]
-    signs = resolve(Saving(), names, known=names)
+    signs = resolve(Checkpoint(), names, known=names)
     assert list(signs.group(dict.fromkeys(names))) == ["checkpoint-5"]
 
 
-def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
-    signs = resolve(Saving(complete=Complete.LIGHTNING), (), known=())
+def test_lightning_checkpoint_is_a_file_or_folder():
+    signs = resolve(Checkpoint(complete=Complete.LIGHTNING), (), known=())
     for files, missing in (
         ({"x.ckpt"}, ""),
         ({"x.ckpt/.metadata", "x.ckpt/meta.pt"}, ""),
@@ -91,8 +93,8 @@ def test_a_checkpoint_of_lightning_is_a_file_or_one_of_two_kinds_of_folders():
         assert signs.missing("x.ckpt", files) == missing
 
 
-def test_a_marker_stands_in_each_checkpoint_or_beside_them():
-    saving = Saving(files="step-*", complete=Complete.MARKER, marker="DONE")
+def test_marker_is_inside_or_next_to_checkpoints():
+    saving = Checkpoint(files="step-*", complete=Complete.MARKER, marker="DONE")
     inside = resolve(saving, (), known=["step-5/model.bin"])
     assert inside.missing("step-5", ["step-5/model.bin"]) == "DONE"
     assert not inside.missing("step-5", ["step-5/model.bin", "step-5/DONE"])

@@ -22,7 +22,7 @@ def measure(*parts: tuple[float, float], jitter: float = 0.0) -> float | None:
 
 @pytest.mark.parametrize("pace", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize("speed", [1.0, 40.0])
-def test_a_warm_up_is_forgotten_soon(pace, speed):
+def test_warm_up_is_forgotten_soon(pace, speed):
     assert measure((30.0, pace * speed), (45.0, speed)) == pytest.approx(speed, rel=0.05)
 
 
@@ -31,5 +31,5 @@ def test_noise_is_no_warm_up(speed):
     assert measure((200.0, speed), jitter=0.4) == pytest.approx(speed, rel=0.1)
 
 
-def test_a_training_that_becomes_slower_is_believed_by_and_by():
+def test_slower_training_is_followed():
     assert measure((60.0, 10.0), (120.0, 5.0)) == pytest.approx(5.0, rel=0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 
 from dljob_wire.messages import Phase
 from tests.sidecar.archives import build
-from tests.sidecar.drivers import ROOT
-from tests.sidecar.sidecars import SideCar
+from tests.sidecar.drivers import ROOT, run_program
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +28,7 @@ def find_shells():
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory):
-    """The files that the init container leaves behind."""
+    """The files of the init container."""
     folder = tmp_path_factory.mktemp("volume")
     built = build(folder / "dljob-sidecar.pyz")
     assert built.returncode == 0, built.stderr
@@ -38,11 +36,9 @@ def volume(tmp_path_factory):
     return folder
 
 
-def start(command, path=None):
+def run_in(command, path=None):
     environment = {**os.environ, "PATH": os.pathsep.join([*([str(path)] if path else []), "/bin"])}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=240
-    )
+    return run_program(command, env=environment)
 
 
 def put(folder, name, text):
@@ -52,26 +48,26 @@ def put(folder, name, text):
     file.chmod(0o755)
 
 
-def test_the_first_interpreter_that_works_is_taken(volume, tmp_path):
+def test_first_working_interpreter_is_used(volume, tmp_path):
     put(tmp_path, "python3", "#!/bin/sh\necho no version is set >&2\nexit 1\n")
     put(tmp_path, "python", '#!/bin/sh\n[ "$1" = -I ] && exit 1\necho 3.8\n')
     put(tmp_path, "python3.13", f'#!/bin/sh\necho chosen >&2\nexec {sys.executable} "$@"\n')
     for shell in find_shells():
-        ran = start([*shell, str(volume / "sidecar-start"), "--version"], tmp_path)
+        ran = run_in([*shell, str(volume / "sidecar-start"), "--version"], tmp_path)
         assert ran.returncode == 0
         assert ran.stdout.startswith("dljob-sidecar ")
         assert ran.stderr == "chosen\n"
 
 
-def test_the_interpreter_that_is_named_is_the_only_one_tried(volume, tmp_path):
+def test_named_interpreter_is_the_only_one_tried(volume, tmp_path):
     put(tmp_path / "with a blank", "my python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     put(tmp_path, "old", '#!/bin/sh\n[ "$1" = -I ] && exit 1\necho 3.8\n')
     for shell in find_shells():
         launcher = [*shell, str(volume / "sidecar-start"), "--python"]
-        ran = start([*launcher, str(tmp_path / "with a blank" / "my python"), "--version"])
+        ran = run_in([*launcher, str(tmp_path / "with a blank" / "my python"), "--version"])
         assert ran.stdout.startswith("dljob-sidecar ")
         for name, why in (("nowhere", f"(no {tmp_path}/nowhere);"), ("old", "/old is 3.8);")):
-            ran = start([*launcher, str(tmp_path / name), "--version"])
+            ran = run_in([*launcher, str(tmp_path / name), "--version"])
             assert (ran.returncode, ran.stdout) == (CANNOT_BE_FOUND, "")
             assert ran.stderr.startswith(
                 "dljob-sidecar: InterpreterMissing: no Python 3.9 or newer"
@@ -81,7 +77,7 @@ def test_the_interpreter_that_is_named_is_the_only_one_tried(volume, tmp_path):
 
 
 @pytest.mark.story
-def test_the_shell_becomes_the_sidecar_and_leaves_no_trace_in_the_training(volume, tmp_path, token):
+def test_shell_execs_the_sidecar_and_leaves_no_trace(start, volume, tmp_path, token):
     archive = str(volume / "dljob-sidecar.pyz")
     launcher = (str(volume / "sidecar-start"), "--python", sys.executable)
     direct = (sys.executable, "-I", "-S", archive)
@@ -90,21 +86,16 @@ def test_the_shell_becomes_the_sidecar_and_leaves_no_trace_in_the_training(volum
     seen = []
     for name, begin in (("direct", direct), ("launched", launcher)):
         folder = tmp_path / name
-        folder.mkdir()
         tell = f"import json, os; json.dump(dict(os.environ), open('{folder}/seen', 'w'))"
         training = (sys.executable, "-S", "-c", tell, token)
-        sidecar = SideCar(folder, token, *training, python=begin, program=(), environment=given)
-        try:
-            sidecar.wait_ready()
-            arguments = Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes().split(b"\0")
-            assert arguments[1:4] == [b"-I", b"-S", archive.encode()]
-            sidecar.run(1)
-            sidecar.wait_for(lambda s: s.phase is Phase.EXITED)
-        finally:
-            sidecar.close()
+        sidecar = start(name=name, command=training, python=begin, program=(), environment=given)
+        arguments = Path(f"/proc/{sidecar.process.pid}/cmdline").read_bytes().split(b"\0")
+        assert arguments[1:4] == [b"-I", b"-S", archive.encode()]
+        sidecar.run(1)
+        sidecar.wait_phase(Phase.EXITED)
         seen.append(json.loads((folder / "seen").read_text()))
     assert given.items() <= seen[0].items()
-    # The SideCar looks away from the authorities of the image; the training does not have to.
+    # Only the SideCar ignores the authorities of the image.
     assert ("SSL_CERT_FILE" in seen[0]) == ("SSL_CERT_FILE" in given)
     # Every shell sets these variables itself.
     assert seen[1].keys() - seen[0].keys() <= {"PWD", "OLDPWD", "SHLVL", "_"}

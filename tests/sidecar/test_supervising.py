@@ -1,4 +1,4 @@
-"""No process of the job is left when it is said to be gone, even if the processes resist."""
+"""No process of the job is left after *gone*, even if the processes resist."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ TYPICAL = [("daemon", "setsid", "clearenv", "deaf"), ("fork",), ()]
 
 
 @pytest.mark.parametrize("manners", TYPICAL, ids=" ".join)
-def test_nothing_is_left_after_a_kill(drive, token, manners):
+def test_kill_leaves_no_process(drive, token, manners):
     driver = drive(*manners)
     driver.start()
     driver.wait_for("Started")
     driver.wait_for_log("ready")
     expected = 1 + len({"fork", "daemon"} & set(manners))
-    assert len(find_processes(token)) == expected + 1  # The harness bears the token, too.
+    assert len(find_processes(token)) == expected + 1  # The harness has the token, too.
     driver.call("kill")
     driver.wait_for("Gone", attempt=1)
     assert len(find_processes(token)) == 1
 
 
-def test_gone_is_not_said_while_a_daemon_lives(drive, token):
+def test_gone_waits_for_daemons(drive, token):
     driver = drive("daemon", "setsid", "clearenv", "deaf", "lone")
     driver.start()
     driver.wait_for("RankEnded", exit_code=0)
@@ -42,7 +42,7 @@ def test_gone_is_not_said_while_a_daemon_lives(drive, token):
 @pytest.mark.parametrize(
     ("code", "expected"), [("0", (0, None)), ("3", (3, None)), ("-11", (None, 11))]
 )
-def test_exit_codes_and_signals_are_told(drive, code, expected):
+def test_exit_codes_and_signals_are_reported(drive, code, expected):
     driver = drive(f"quit={code}")
     driver.start()
     ended = driver.wait_for("RankEnded")
@@ -52,7 +52,7 @@ def test_exit_codes_and_signals_are_told(drive, code, expected):
     assert names == ["Ready", "Started", "RankEnded", "Gone"]
 
 
-def test_a_command_that_is_in_no_folder_of_path_is_told_with_path(drive, token):
+def test_missing_command_is_reported_with_path(drive, token):
     driver = drive(command=["no-such-command-anywhere", token])
     driver.start()
     failed = driver.wait_for("StartFailed")
@@ -60,7 +60,7 @@ def test_a_command_that_is_in_no_folder_of_path_is_told_with_path(drive, token):
     driver.wait_for("Gone")
 
 
-def test_one_process_per_gpu_each_with_its_own(drive, token):
+def test_one_process_per_gpu(drive, token):
     driver = drive(processes="perGpu")
     driver.start(gpus=4, processes=4)
     driver.wait_for("Started")
@@ -72,7 +72,7 @@ def test_one_process_per_gpu_each_with_its_own(drive, token):
 
 @pytest.mark.parametrize("victim", ["SideCar", "keeper"])
 @pytest.mark.parametrize("keep", [pytest.param("namespace", marks=pytest.mark.story), "tree"])
-def test_nothing_outlives_a_killed_sidecar_or_its_keeper(drive, token, keep, victim):
+def test_no_process_outlives_a_killed_sidecar_or_keeper(drive, token, keep, victim):
     driver = drive(*TYPICAL[0], keep=keep)
     driver.start()
     driver.wait_for_log("ready")

@@ -1,41 +1,33 @@
-"""Checkpoints of several files are confirmed when they are whole, and nothing goes on from a torn one."""
+"""Checkpoints of several files are confirmed when they are whole, and torn ones are never resumed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
+from functools import partial
 
 import pytest
 
 from dljob_wire.messages import Phase, Saving
-from tests.sidecar.reshapes import Job
 from tests.sidecar.savers import BYTES, SHAPES
 
 pytestmark = pytest.mark.processes
 
 GAP_SECONDS = 0.3
-"""Between two files of one checkpoint: more than two looks, as with large models on real disks."""
+"""Between two files of a checkpoint: longer than two looks, as with large models."""
 
 
 @pytest.fixture
-def job(tmp_path, token):
-    jobs = []
-
-    def begin(shape, **said):
-        jobs.append(Job(tmp_path, token, shape, gap=said.pop("gap", GAP_SECONDS), **said))
-        return jobs[-1]
-
-    yield begin
-    for one in jobs:
-        one.sidecar.close()
+def job(make_job):
+    return partial(make_job, gap=GAP_SECONDS)
 
 
 @pytest.mark.parametrize(
     "shape",
     [pytest.param("huggingface", marks=pytest.mark.story), *sorted({*SHAPES} - {"huggingface"})],
 )
-def test_what_is_confirmed_is_whole_beside_logs_and_an_open_event_file(job, shape):
+def test_confirmed_checkpoint_is_whole(job, shape):
     training = job(shape)
     for _ in range(3):
         training.reshape()
@@ -45,12 +37,12 @@ def test_what_is_confirmed_is_whole_beside_logs_and_an_open_event_file(job, shap
     assert not training.torn()
 
 
-def test_a_confirmed_checkpoint_that_cannot_be_read_is_remembered_and_the_job_not_trusted(job):
+def test_unreadable_confirmed_checkpoint_costs_trust(job):
     training = job("several")
     training.reshape()
     training.reshape()
     training.sidecar.stop(training.generation + 1)
-    stopped = training.sidecar.wait_for(lambda state: state.phase is Phase.STOPPED)
+    stopped = training.sidecar.wait_phase(Phase.STOPPED)
     assert stopped.change.saving is Saving.CONFIRMED
     before, last = sorted(training.path.glob("step-*"), key=lambda unit: unit.stat().st_mtime_ns)
     (last / "optimizer.bin").write_bytes(b"")
@@ -60,7 +52,7 @@ def test_a_confirmed_checkpoint_that_cannot_be_read_is_remembered_and_the_job_no
     problems = training.problems()
     assert last.name in problems["CheckpointUnreadable"]
     assert last.name in problems["CheckpointsNotTrusted"]
-    # From here on this job says that it saves itself, and is not believed; another SideCar knows it.
+    # From here on the checkpoints are not trusted, also by another SideCar.
     training.kill_sidecar()
     training.change()
     training.reshape()
@@ -68,8 +60,8 @@ def test_a_confirmed_checkpoint_that_cannot_be_read_is_remembered_and_the_job_no
     assert "CheckpointsNotTrusted" in training.problems()
 
 
-def test_what_a_full_disk_has_cut_off_is_not_confirmed(job, small_disk):
-    # Long enough for a slow machine to save, as this waits for the limit only once.
+def test_checkpoint_cut_by_a_full_disk_is_not_confirmed(job, small_disk):
+    # Long enough for a slow machine; the test waits for this limit only once.
     training = job("several", path=str(small_disk), seconds="20", gap=0.05)
     for _ in range(2):
         training.reshape()
@@ -81,7 +73,7 @@ def test_what_a_full_disk_has_cut_off_is_not_confirmed(job, small_disk):
     assert training.read("failed")
     assert training.resumes()[-1] == whole
     assert not training.torn()
-    # A torn checkpoint does not take the room of a new one where room is short.
+    # A torn checkpoint does not occupy the space of a new one.
     (small_disk / "data").unlink()
     training.reshape()
     assert training.tally.saved["confirmed"] == 2, training.tell()
@@ -89,7 +81,7 @@ def test_what_a_full_disk_has_cut_off_is_not_confirmed(job, small_disk):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mount a real disk of half a megabyte, as only root may."""
+    """Mount a disk of half a megabyte, which needs root."""
     folder = tmp_path / "small"
     folder.mkdir()
     how = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)]
@@ -100,7 +92,7 @@ def small_disk(tmp_path):
 
 
 def fill(path):
-    """Leave no room on the disk but for the beginning of a checkpoint."""
+    """Fill the disk except for the beginning of a checkpoint."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))

@@ -1,4 +1,4 @@
-"""``dljob.training``: the ranks save at the same step, markers come last, and reports arrive."""
+"""``dljob.training``: ranks save at the same step, markers come last, and reports arrive."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from dljob import training
-from dljob_sidecar.warm import offering
-from dljob_wire.training import Complete, Saving, Training
+from dljob_sidecar import assembling
+from dljob_sidecar.processes import rank_environment
+from dljob_wire.checkpoints import Checkpoint, Complete
+from dljob_wire.training import Progress, Training
 from tests.sidecar.drivers import LIMIT_SECONDS, ROOT, wait_until
 
 INSTALLED = ROOT / ".frameworks" / "pytorch" / "bin" / "python"
@@ -24,7 +26,7 @@ REQUESTS = 10
 
 
 def begin_ranks(folder, count, *words, python=(sys.executable,), **variables):
-    path = [str(ROOT / "sidecar"), str(offering.MODULES), str(ROOT)]
+    path = [str(ROOT / "sidecar"), str(assembling.MODULES), str(ROOT)]
     environment = {
         **os.environ,
         "PYTHONPATH": ":".join(path),
@@ -46,7 +48,7 @@ def read_saves(folder, rank):
 
 
 def ask_often(folder, processes):
-    """Ask one rank, any of them, again and again; return at which steps each has saved."""
+    """Ask random ranks again and again; return the steps of the saves of each."""
     chance = random.Random(7)
     everyone = range(len(processes))
 
@@ -70,7 +72,7 @@ def ask_often(folder, processes):
 
 @pytest.fixture
 def board():
-    made = offering.RankAgreement()
+    made = rank_environment.RankAgreement()
     made.renew()
     yield made.variables
     made.close()
@@ -78,7 +80,7 @@ def board():
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_the_ranks_of_one_container_save_at_the_same_steps(tmp_path, board):
+def test_ranks_of_a_container_save_at_the_same_steps(tmp_path, board):
     local = {"LOCAL_WORLD_SIZE": "3", **board}
     saves = ask_often(tmp_path, begin_ranks(tmp_path, 3, **local))
     assert len(saves[0]) == REQUESTS
@@ -86,7 +88,7 @@ def test_the_ranks_of_one_container_save_at_the_same_steps(tmp_path, board):
 
 
 def torch_meeting() -> dict[str, str]:
-    """Where ranks of PyTorch meet; the test is skipped where PyTorch is not installed."""
+    """Return a rendezvous of PyTorch, or skip the test if it is not installed."""
     if not INSTALLED.exists():
         pytest.skip("pytorch is not installed; `make test-frameworks` does it")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -98,22 +100,22 @@ def torch_meeting() -> dict[str, str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "ways",
-    [{"LOCAL_WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "2", offering.AGREEMENT: "/proc/0/fd/3"}],
+    [
+        {"LOCAL_WORLD_SIZE": "1"},
+        {"LOCAL_WORLD_SIZE": "2", rank_environment.AGREEMENT: "/proc/0/fd/3"},
+    ],
     ids=["on several machines", "not allowed to open the board"],
 )
-def test_ranks_agree_by_torch_at_which_steps_they_save(tmp_path, ways):
+def test_ranks_agree_by_torch(tmp_path, ways):
     ranks = begin_ranks(tmp_path, 2, "torch", python=(str(INSTALLED),), **ways, **torch_meeting())
     saves = ask_often(tmp_path, ranks)
     assert len(saves[0]) == REQUESTS
     assert saves[1] == saves[0]
 
 
-# --- one process ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Let each test be a program that has just begun."""
+    """Reset the state of the module for each test."""
     for name in ("RANK", "WORLD_SIZE", "DLJOB_AGREEMENT", "DLJOB_CHECKPOINT_SIGNAL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(training, "_agreements", [])
@@ -125,7 +127,7 @@ def alone(monkeypatch):
     signal.signal(signal.SIGUSR1, former)
 
 
-def test_without_dljob_nothing_is_asked_for_and_folders_are_those_that_are_given(tmp_path):
+def test_module_works_without_dljob(tmp_path):
     assert training.folder(tmp_path / "own").is_dir()
     assert training.latest() is None
     assert not training.should_save(1)
@@ -135,7 +137,7 @@ def test_without_dljob_nothing_is_asked_for_and_folders_are_those_that_are_given
     training.report(1, loss=0.5)
 
 
-def test_a_request_counts_once_and_a_handler_of_the_program_is_called_as_well(monkeypatch):
+def test_request_counts_once_and_chains_handlers(monkeypatch):
     heard = []
     signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
     monkeypatch.setenv("DLJOB_CHECKPOINT_SIGNAL", "SIGUSR1")
@@ -145,16 +147,18 @@ def test_a_request_counts_once_and_a_handler_of_the_program_is_called_as_well(mo
     assert heard == [1]
 
 
-def test_what_the_sidecar_offers_is_what_is_read(monkeypatch, tmp_path):
-    saving = Saving(signal="SIGUSR1", path=str(tmp_path), complete=Complete.MARKER, marker="DONE")
+def test_offered_variables_are_read(monkeypatch, tmp_path):
+    saving = Checkpoint(
+        signal="SIGUSR1", path=str(tmp_path), complete=Complete.MARKER, marker="DONE"
+    )
     file = tmp_path / "progress.jsonl"
-    told = Training(("python",), checkpoint=saving, progress_file=str(file))
-    for name, value in offering.offer({"PYTHONPATH": "/own"}, told).items():
+    settings = Training(("python",), checkpoint=saving, progress=Progress(file=str(file)))
+    for name, value in assembling.offer({"PYTHONPATH": "/own"}, settings).items():
         monkeypatch.setenv(name, value)
     # A variable of the user is left as it is.
-    own = offering.offer({"DLJOB_CHECKPOINT_DIR": "/own"}, told)
+    own = assembling.offer({"DLJOB_CHECKPOINT_DIR": "/own"}, settings)
     assert own["DLJOB_CHECKPOINT_DIR"] == "/own"
-    assert os.environ["PYTHONPATH"] == f"/own:{offering.MODULES}"
+    assert os.environ["PYTHONPATH"] == f"/own:{assembling.MODULES}"
     assert training.folder("elsewhere") == tmp_path
 
     training.report(3, epoch=0.5, loss=0.25)
@@ -172,9 +176,7 @@ def test_what_the_sidecar_offers_is_what_is_read(monkeypatch, tmp_path):
     assert (step / "DONE").stat().st_size > 0
 
 
-def test_a_report_that_does_not_arrive_is_named_once_and_never_raises(
-    monkeypatch, tmp_path, capsys
-):
+def test_lost_report_is_named_once_and_never_raises(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(training._Reporter, "_has_complained", False)
     monkeypatch.setenv("DLJOB_PROGRESS_SOCKET", str(tmp_path / "none.sock"))
     for step in (1, 2):
@@ -183,7 +185,7 @@ def test_a_report_that_does_not_arrive_is_named_once_and_never_raises(
     assert capsys.readouterr().err.count("progress cannot be reported") == 1
 
 
-def test_a_report_keeps_its_step_whatever_its_metrics_are(monkeypatch, tmp_path, capsys):
+def test_report_keeps_its_step_with_odd_metrics(monkeypatch, tmp_path, capsys):
     file = tmp_path / "progress.jsonl"
     monkeypatch.setenv("DLJOB_PROGRESS_FILE", str(file))
     monkeypatch.setattr(training._Reporter, "_left_out", set())
@@ -200,18 +202,22 @@ def test_a_report_keeps_its_step_whatever_its_metrics_are(monkeypatch, tmp_path,
     training._Reporter._due = 0.0
     unlike: Any = ("later", "0.25")
     training.report(unlike[0], good=unlike[1])
-    told = [json.loads(line) for line in file.read_text().splitlines()]
-    assert told == [{"iteration": 1, "good": 0.5}, {"iteration": 2, "good": 0.5}, {"good": 0.25}]
+    reported = [json.loads(line) for line in file.read_text().splitlines()]
+    assert reported == [
+        {"iteration": 1, "good": 0.5},
+        {"iteration": 2, "good": 0.5},
+        {"good": 0.25},
+    ]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 7
     for name in (*odd, "epoch", "step"):
         assert sum(f'"{name}" is left out of reports: it is ' in line for line in said) == 1
 
 
-def test_ranks_that_cannot_agree_are_told_the_remedy(monkeypatch, board):
+def test_ranks_that_cannot_agree_get_a_remedy(monkeypatch, board):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    # As after gosu or setpriv: the file of the SideCar is another user's.
-    monkeypatch.setenv(offering.AGREEMENT, "/proc/0/fd/3")
+    # As after gosu: the file of the SideCar belongs to another user.
+    monkeypatch.setenv(rank_environment.AGREEMENT, "/proc/0/fd/3")
     for local, remedy in (
         ("1", r"after torch\.distributed\.init"),
         ("2", r"may not open /proc/0/fd/3 .*init_process_group"),
@@ -221,8 +227,8 @@ def test_ranks_that_cannot_agree_are_told_the_remedy(monkeypatch, board):
             training.should_save(1)
 
 
-def test_a_start_again_by_a_launcher_does_not_heed_the_steps_of_the_former_one(monkeypatch, board):
-    path = board[offering.AGREEMENT]
+def test_restart_by_a_launcher_ignores_former_steps(monkeypatch, board):
+    path = board[rank_environment.AGREEMENT]
     first = [training._Board(path, rank, world=2) for rank in (0, 1)]
     for each in first:
         assert not each.take_request(5000)

@@ -1,11 +1,10 @@
-"""Six programs that were written for no scheduler, with their few lines more, on changing numbers of GPUs."""
+"""Six ordinary programs with a few lines for DLJob, on changing numbers of GPUs."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import re
-from functools import partial
 
 import pytest
 import yaml
@@ -13,7 +12,16 @@ import yaml
 from dljob.core.documents import jobfile
 from dljob_wire.messages import Phase
 from tests.sidecar.drivers import ROOT
-from tests.sidecar.ordinary import EXAMPLES, LAUNCHER, WIDTHS, begin, find_python, wait_for, walk
+from tests.sidecar.ordinary import (
+    EXAMPLES,
+    LAUNCHER,
+    WIDTHS,
+    begin,
+    find_python,
+    has_passed,
+    wait_for,
+    walk,
+)
 
 NAMES = ("torchrun", "huggingface", "accelerate", "lightning", "fsdp", "deepspeed")
 UNKNOWING = ("digits", "replay", "pytorch", "tensorflow")
@@ -33,7 +41,7 @@ def difference(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ten_lines_are_enough_and_the_page_shows_them(name):
+def test_ten_lines_are_enough(name):
     added = [line for line in difference(name).splitlines() if re.match(r"\+\s*\S", line)]
     assert 0 < len(added) <= MOST_LINES
     shown = re.search(rf"<!-- diff: {name} -->\n```diff\n(.*?)\n?```", PAGE.read_text(), re.DOTALL)
@@ -42,7 +50,7 @@ def test_ten_lines_are_enough_and_the_page_shows_them(name):
     assert "dljob" not in read(name, "before.py").lower()
 
 
-def test_the_job_files_are_right_and_those_who_need_no_lines_of_ours_do_not_know_us():
+def test_job_files_are_valid():
     for name in (*NAMES, *UNKNOWING):
         job = jobfile.parse(yaml.safe_load(read(name, "job.yaml")), require_template=True)
         assert job.id == name
@@ -52,7 +60,7 @@ def test_the_job_files_are_right_and_those_who_need_no_lines_of_ours_do_not_know
             assert "dljob" not in read(name, "train.py").lower(), name
 
 
-def test_all_calls_that_the_page_names_are_there():
+def test_documented_calls_exist():
     from dljob import training
 
     named = set(re.findall(r"training\.(\w+)\(", PAGE.read_text()))
@@ -63,19 +71,9 @@ def test_all_calls_that_the_page_names_are_there():
         ast.parse(block)
 
 
-@pytest.fixture
-def train(tmp_path, token):
-    started = []
-
-    def start(name, **how):
-        if not find_python(name).exists():
-            pytest.skip(f"what {name} needs is not installed; `make test-frameworks` says how")
-        started.append(begin(tmp_path, token, name, **how))
-        return started[-1]
-
-    yield start
-    for sidecar in started:
-        sidecar.close()
+def need_python(name):
+    if not find_python(name).exists():
+        pytest.skip(f"the packages of {name} are not installed; `make test-frameworks` says how")
 
 
 def losses_of(log):
@@ -91,9 +89,11 @@ def losses_of(log):
     [*((name, ()) for name in NAMES), ("torchrun", LAUNCHER)],
     ids=[*NAMES, "torchrun-itself"],
 )
-def test_training_goes_on_over_one_two_four_and_one(train, name, launcher):
-    sidecar = train(name, launcher=launcher)
-    changes = walk(sidecar, launcher=bool(launcher))
+def test_training_continues_over_one_two_four_one(tmp_path, token, name, launcher):
+    need_python(name)
+    with begin(tmp_path, token, name, launcher=launcher) as sidecar:
+        changes = walk(sidecar, launcher=bool(launcher))
+        log = sidecar.read_log()
 
     for change in changes:
         ranks = sorted(int(each["RANK"]) for each in change.processes)
@@ -105,10 +105,10 @@ def test_training_goes_on_over_one_two_four_and_one(train, name, launcher):
     # It goes on: the first step that is seen lies behind the last one that was.
     for change in changes[1:]:
         assert change.steps > change.reached > 0, change
-    losses = losses_of(sidecar.told())
+    losses = losses_of(log)
     assert sum(losses[-3:]) < sum(losses[:3])
     if name in ("torchrun", "fsdp", "deepspeed"):
-        begun = re.findall(r"rank 0 of (\d) begins at step (\d+)", sidecar.told())
+        begun = re.findall(r"rank 0 of (\d) begins at step (\d+)", log)
         assert [int(world) for world, _ in begun] == list(WIDTHS)
         steps = [int(step) for _, step in begun]
         assert steps == sorted(set(steps))
@@ -121,25 +121,16 @@ STEPS = 2000
 @pytest.mark.frameworks
 @pytest.mark.timeout(4500)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_final_step_is_that_of_an_uninterrupted_run(tmp_path, token, name):
-    if not find_python(name).exists():
-        pytest.skip(f"what {name} needs is not installed; `make test-frameworks` says how")
+def test_final_step_matches_an_uninterrupted_run(tmp_path, token, name):
+    need_python(name)
     final = {}
     for kind, widths in {"uninterrupted": (1,), "changed": (1, 2, 1)}.items():
         (tmp_path / kind).mkdir()
-        sidecar = begin(tmp_path / kind, token, name, steps=STEPS)
-        try:
-            sidecar.wait_ready()
+        with begin(tmp_path / kind, token, name, steps=STEPS) as sidecar:
             for generation, width in enumerate(widths, start=1):
                 reached = sidecar.state().progress.iteration
                 sidecar.run(generation, *map(str, range(width)), processes=width)
-                wait_for(sidecar, partial(has_passed, reached + 20, generation), "some steps")
-            sidecar.wait_for(lambda state: state.phase is Phase.EXITED)
+                wait_for(sidecar, has_passed(reached + 20, generation), "some steps")
+            sidecar.wait_phase(Phase.EXITED)
             final[kind] = sidecar.state().progress.iteration
-        finally:
-            sidecar.close()
     assert final == {"uninterrupted": STEPS, "changed": STEPS}
-
-
-def has_passed(step, generation, state):
-    return state.held_generation == generation and state.progress.iteration > step

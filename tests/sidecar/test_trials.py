@@ -1,4 +1,4 @@
-"""A checkpoint is tried while the training goes on, and the result is reported."""
+"""A checkpoint is tried while the training continues, and the result is reported."""
 
 from dataclasses import replace
 
@@ -20,12 +20,13 @@ from dljob_sidecar.behaviour.events import (
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, Reaction, react
 from dljob_sidecar.checkpoints.recognizing.shapes import UNKNOWN_SECONDS
-from dljob_wire.messages import Phase, Post, Problem, Refused, Run, Trial
+from dljob_wire.checkpoints import Checkpoint as Way
+from dljob_wire.checkpoints import Confirmation
+from dljob_wire.messages import Phase, Post, Problem, Refused, Trial
 from dljob_wire.messages import Saving as Saved
-from dljob_wire.training import Confirmation, Saving, Training
+from dljob_wire.training import Training
 from tests.sidecar.clients import live_through
 from tests.sidecar.fakes import Container
-from tests.sidecar.reshapes import Job
 from tests.sidecar.targets import INCARNATION, as_follower, run, stop
 
 LIMITS = Limits(saves=True, tries=True, checkpoint_seconds=7.0)
@@ -45,7 +46,7 @@ RUNNING = (Told(run(1)), Started(1))
 TRYING = (*RUNNING, Told(run(1, trial=1)))
 
 
-def test_the_training_is_asked_and_goes_on():
+def test_trial_asks_and_training_continues():
     asked = follow(*TRYING)
     assert asked.actions == (Checkpoint(is_trial=True), ArmTimer(CheckpointTimedOut(1), 7.0))
     assert (asked.machine.phase, asked.machine.trial) == (Phase.RUNNING, Trial(1))
@@ -55,7 +56,7 @@ def test_the_training_is_asked_and_goes_on():
     assert done.machine.run == done.machine.target == run(1, trial=1)
 
 
-def test_a_repeat_asks_nothing_and_an_earlier_word_takes_nothing_back():
+def test_repeated_trial_asks_nothing():
     machine = follow(*TRYING).machine
     for late in (run(1, trial=1), run(1), run(1, trial=1, epoch=2)):
         reaction = react(machine, Told(late))
@@ -63,7 +64,7 @@ def test_a_repeat_asks_nothing_and_an_earlier_word_takes_nothing_back():
         assert reaction.machine.target == replace(late, trial=1)
 
 
-def test_a_higher_number_asks_once_more_when_the_former_trial_is_over():
+def test_next_trial_follows_the_former():
     machine = follow(*TRYING, Told(run(1, trial=2))).machine
     assert machine.trial.number == 1
     again = react(machine, CheckpointDone(1))
@@ -71,7 +72,7 @@ def test_a_higher_number_asks_once_more_when_the_former_trial_is_over():
     assert again.machine.trial == Trial(2)
 
 
-def test_why_it_was_not_confirmed_is_told_and_the_training_goes_on():
+def test_unconfirmed_trial_has_its_reason():
     for event, saving, why, actions in (
         (CheckpointFailed(1, PROBLEM), Saved.FAILED, PROBLEM.message, ()),
         (
@@ -88,7 +89,7 @@ def test_why_it_was_not_confirmed_is_told_and_the_training_goes_on():
 
 
 @pytest.mark.parametrize("target", [run(2), stop(2)])
-def test_a_change_takes_a_trial_over_and_asks_nobody_twice(target):
+def test_change_takes_over_a_trial(target):
     taken = follow(*TRYING, Told(target))
     assert taken.machine.phase is Phase.CHECKPOINTING
     assert Checkpoint not in map(type, taken.actions)
@@ -97,12 +98,12 @@ def test_a_change_takes_a_trial_over_and_asks_nobody_twice(target):
     assert saved.machine.saving is Saved.CONFIRMED
     assert saved.machine.trial.saving is Saved.CONFIRMED
     assert saved.actions[0] == Terminate()
-    # The next start has made no trial.
+    # The next start has no trial.
     assert react(saved.machine, Gone(1)).machine.trial.number == (0 if target == run(2) else 1)
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_training_that_ends_by_its_trial_is_told(code):
+def test_training_that_ends_by_its_trial_is_reported(code):
     ended = follow(*TRYING, RankEnded(1, 0, code), RankEnded(1, 1, code))
     assert ended.machine.phase is Phase.STOPPING
     gone = react(ended.machine, Gone(1)).machine
@@ -111,7 +112,7 @@ def test_a_training_that_ends_by_its_trial_is_told(code):
     assert (confirmed.trial.saving, confirmed.trial.ended) == (Saved.CONFIRMED, True)
 
 
-def test_where_nobody_can_be_asked_nothing_is_tried():
+def test_impossible_trial_is_skipped():
     for limits, target in (
         (Limits(saves=True), run(1)),  # It ends when it saves itself.
         (replace(LIMITS, leader_saves=True), as_follower(run(1))),
@@ -123,29 +124,26 @@ def test_where_nobody_can_be_asked_nothing_is_tried():
         assert reaction.machine.target == trying
 
 
-def test_a_trial_and_another_content_is_a_contradiction():
+def test_trial_with_another_content_is_refused():
     assert follow(*RUNNING, Told(run(1, trial=1, batch_size=9))).refused is Refused.CONFLICT
-    # One that is declared with its start is made when all run.
+    # A trial that is declared with its start begins when all ranks run.
     assert follow(Told(run(1, trial=3)), Started(1)).machine.trial == Trial(3)
 
 
-def test_who_saves_itself_by_ending_is_not_tried():
+def test_training_that_saves_by_ending_is_not_tried():
     for saving, goes_on in (
-        (Saving(), False),
-        (Saving(signal="SIGUSR1"), False),
-        (Saving(signal="SIGUSR1", confirm=Confirmation.FILE, path="/c"), True),
-        (Saving(signal="SIGTERM", confirm=Confirmation.FILE, path="/c"), False),
-        (Saving(http="1/save", confirm=Confirmation.LOG), True),
-        (Saving(command=("save",)), True),
+        (Way(), False),
+        (Way(signal="SIGUSR1"), False),
+        (Way(signal="SIGUSR1", confirm=Confirmation.FILE, path="/c"), True),
+        (Way(signal="SIGTERM", confirm=Confirmation.FILE, path="/c"), False),
+        (Way(http=":1/save", confirm=Confirmation.LOG), True),
+        (Way(command=("save",)), True),
     ):
         assert limits_of(Training(command=("true",), checkpoint=saving)).tries is goes_on, saving
 
 
-# --- what the agent tells of it -------------------------------------------------------------
-
-
 def tell(story):
-    """Play a trial with an agent; ``story`` tells what comes after the request."""
+    """Play a trial with an agent; ``story`` has the events after the request."""
 
     async def play():
         container = Container(tries=True)
@@ -162,19 +160,19 @@ def tell(story):
     return live_through(play())
 
 
-def test_how_far_the_training_was_and_that_it_went_on_is_told():
+def test_trial_reports_iteration_and_progress():
     def story(agent, below):
         agent.post(Post(iteration=44))
         agent.happen(below.saved())
-        told = agent.state().trial
-        assert (told.saving, told.iteration, told.went_on) == (Saved.CONFIRMED, 40, False)
+        trial = agent.state().trial
+        assert (trial.saving, trial.iteration, trial.went_on) == (Saved.CONFIRMED, 40, False)
         agent.post(Post(iteration=45))
 
-    told = tell(story)
-    assert (told.iteration, told.went_on, told.ended) == (40, True, False)
+    trial = tell(story)
+    assert (trial.iteration, trial.went_on, trial.ended) == (40, True, False)
 
 
-def test_a_training_that_saves_itself_and_then_ends_is_known_by_it():
+def test_training_that_ends_after_saving_is_reported():
     def end(agent, below):
         agent.happen(below.saved())
         agent.happen(below.ended(0))
@@ -200,22 +198,16 @@ def test_a_training_that_saves_itself_and_then_ends_is_known_by_it():
         assert not tell(story).ended, story
 
 
-# --- real trainings -------------------------------------------------------------------------
-
-
 @pytest.fixture
-def job(tmp_path, token):
+def job(make_job):
     """A training whose checkpoint was tried, and the result."""
-    jobs: list[Job] = []
 
-    def begin(**said):
-        training = Job(tmp_path, token, "several", **said)
-        jobs.append(training)
+    def begin(**options):
+        training = make_job("several", **options)
         target = training.change().target
-        assert isinstance(target, Run)
         assert training.sidecar.declare(replace(target, trial=1)).status == 200
         state = training.sidecar.wait_for(
-            lambda state: bool(
+            lambda state: (
                 state.trial and state.trial.saving is not Saved.NONE and state.trial.went_on
             )
         )
@@ -223,24 +215,22 @@ def job(tmp_path, token):
         assert training.read("trains") == ["1"], "it was started once"
         return training, state.trial
 
-    yield begin
-    for one in jobs:
-        one.sidecar.close()
+    return begin
 
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_a_checkpoint_that_works_is_confirmed_while_the_training_goes_on(job):
+def test_working_checkpoint_is_confirmed_in_a_trial(job):
     training, trial = job(gap=0.05)
     assert (trial.number, trial.saving, trial.ended) == (1, Saved.CONFIRMED, False)
     assert len(list(training.path.glob("step-*"))) == 1
-    # The next change asks for another checkpoint, so that no work since the trial is lost.
+    # The next change asks for another checkpoint.
     training.reshape()
     assert len(list(training.path.glob("step-*"))) == 2
 
 
 @pytest.mark.processes
-def test_a_change_waits_for_the_file_that_came_after_the_trial_was_confirmed(job):
+def test_change_waits_for_files_written_after_the_trial(job):
     training, trial = job(gap=UNKNOWN_SECONDS + 1.0)
     assert trial.saving is Saved.CONFIRMED
     assert training.reshape().change.saving is Saved.CONFIRMED

@@ -1,7 +1,4 @@
-"""
-The clients that may speak to a SideCar over a network, and those that are refused. The handshakes
-are real.
-"""
+"""The rights of clients of a SideCar on a network, with real handshakes."""
 
 import asyncio
 import shutil
@@ -36,6 +33,12 @@ def people(tmp_path_factory) -> People:
     return make_people(tmp_path_factory.mktemp("people"))
 
 
+@pytest.fixture
+def mounted(people, tmp_path) -> Path:
+    """A writable copy of the SideCar's certificates."""
+    return Path(shutil.copytree(people.sidecar, tmp_path / "mounted"))
+
+
 class NetworkedContainer(Container):
     def __init__(self, folder: Path, **how: Any) -> None:
         super().__init__()
@@ -65,13 +68,13 @@ async def networked(folder: Path, **how: Any):
 
 
 @lived
-async def test_the_controller_may_declare_and_the_job_itself_may_only_read(people):
+async def test_controller_declares_and_job_only_reads(people):
     async with networked(people.sidecar) as container:
         job = container.seen_by(people.job)
         answer = await job.put(run(1))
-        told = codec.decode(Refusal, answer.body)
-        assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
-        assert "may read, and may not command" in told.message
+        refused = codec.decode(Refusal, answer.body)
+        assert (answer.status, refused.error) == (403, Refused.NOT_AUTHORIZED)
+        assert "may read, and may not command" in refused.message
         assert container.supervisor.demanded == []
         controller = container.seen_by(people.controller)
         assert (await controller.put(run(1))).state().phase is Phase.STARTING
@@ -80,7 +83,7 @@ async def test_the_controller_may_declare_and_the_job_itself_may_only_read(peopl
 
 
 @lived
-async def test_the_polls_of_a_job_take_none_of_those_of_the_controller(people):
+async def test_polls_of_the_job_leave_room_for_the_controller(people):
     most = 3
     async with networked(people.sidecar, most_waiting=most) as container:
         job, controller = (container.seen_by(each) for each in (people.job, people.controller))
@@ -102,20 +105,20 @@ async def test_the_polls_of_a_job_take_none_of_those_of_the_controller(people):
 
 
 @lived
-async def test_whoever_else_has_a_certificate_may_do_nothing(people):
+async def test_other_certificates_are_refused(people):
     async with networked(people.sidecar) as container:
         for client in map(container.seen_by, (people.other_job, people.stranger)):
             for answer in [await client.put(run(1)), await client.get("/v1/state")]:
-                told = codec.decode(Refusal, answer.body)
-                assert (answer.status, told.error) == (403, Refused.NOT_AUTHORIZED)
-                assert told.remedy
-            # Not even whether there is something.
+                refused = codec.decode(Refusal, answer.body)
+                assert (answer.status, refused.error) == (403, Refused.NOT_AUTHORIZED)
+                assert refused.remedy
+            # Not even the existence of a path is shown.
             assert (await client.get("/nothing")).status == 403
         assert container.supervisor.demanded == []
 
 
 @lived
-async def test_without_a_valid_certificate_or_a_version_of_today_there_is_no_connection(people):
+async def test_invalid_certificate_or_old_tls_cannot_connect(people):
     async with networked(people.sidecar) as container:
         old = container.seen_by(people.controller)
         assert old.context is not None
@@ -136,14 +139,14 @@ async def test_without_a_valid_certificate_or_a_version_of_today_there_is_no_con
 
 @pytest.mark.processes
 @lived
-async def test_who_does_not_finish_the_handshake_is_hung_up_on(people):
+async def test_unfinished_handshake_is_disconnected(people):
     async with networked(people.sidecar, header_seconds=0.3) as container:
         silent = Client(port=container.servers.port)
         assert await silent.send(b"") == b""
 
 
 @lived
-async def test_the_sidecar_shows_the_name_of_its_job(people):
+async def test_sidecar_presents_the_name_of_its_job(people):
     async with networked(people.sidecar) as container:
         context = client_context(people.controller, people.sidecar)
         wrong = Client(
@@ -153,17 +156,12 @@ async def test_the_sidecar_shows_the_name_of_its_job(people):
             await wrong.get("/v1/state")
 
 
-# --- renewal ------------------------------------------------------------------------------
-
-
 @lived
-async def test_renewed_certificates_are_taken_over_and_the_old_ones_forgotten(people, tmp_path):
-    folder = tmp_path / "mounted"
-    shutil.copytree(people.sidecar, folder)
-    async with networked(folder) as container:
+async def test_renewed_certificates_replace_old_ones(people, tmp_path, mounted):
+    async with networked(mounted) as container:
         assert (await container.seen_by(people.controller).get("/v1/state")).status == 200
         renewed = Authority("renewed")
-        renewed.issue(folder, job_name(JOB))
+        renewed.issue(mounted, job_name(JOB))
         container.servers.renew()
         newcomer = renewed.issue(tmp_path / "controller", CONTROLLER)
         assert (await container.seen_by(newcomer).get("/v1/state")).status == 200
@@ -171,13 +169,11 @@ async def test_renewed_certificates_are_taken_over_and_the_old_ones_forgotten(pe
             await container.seen_by(people.controller).get("/v1/state")
 
 
-def test_a_request_whose_connection_ends_before_it_is_looked_at_is_no_error_of_the_sidecar(
-    people, caplog, monkeypatch
-):
+def test_reset_connection_is_no_error(people, caplog, monkeypatch):
     answered, ends = CertificateListener.why_not, []
 
     def end_first(listener, request, *, may_declare):
-        # As when the peer resets the connection right behind the last byte of its request.
+        # The peer resets the connection right after its request.
         request.connection.stream.close()
         ends.append(request.uri)
         return answered(listener, request, may_declare=may_declare)
@@ -196,14 +192,12 @@ def test_a_request_whose_connection_ends_before_it_is_looked_at_is_no_error_of_t
 
 
 @lived
-async def test_a_connection_does_not_outlive_the_authority_that_let_it_in(people, tmp_path):
-    folder = tmp_path / "mounted"
-    shutil.copytree(people.sidecar, folder)
-    async with networked(folder) as container:
+async def test_connection_ends_with_its_authority(people, mounted):
+    async with networked(mounted) as container:
         reader, writer = await container.seen_by(people.controller).connect()
         writer.write(b"GET /v1/state HTTP/1.1\r\nHost: d\r\n\r\n")
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
-        Authority("renewed").issue(folder, job_name(JOB))
+        Authority("renewed").issue(mounted, job_name(JOB))
         container.servers.renew()
         await reader.read()
         assert reader.at_eof()
@@ -211,23 +205,21 @@ async def test_a_connection_does_not_outlive_the_authority_that_let_it_in(people
 
 
 @lived
-async def test_half_written_certificates_are_waited_for(people, tmp_path):
-    folder = tmp_path / "mounted"
-    shutil.copytree(people.sidecar, folder)
-    async with networked(folder) as container:
-        whole = (folder / "tls.crt").read_text()
-        (folder / "tls.crt").write_text(whole[: len(whole) // 2])
+async def test_half_written_certificates_are_ignored(people, mounted):
+    async with networked(mounted) as container:
+        whole = (mounted / "tls.crt").read_text()
+        (mounted / "tls.crt").write_text(whole[: len(whole) // 2])
         container.servers.renew()
         assert not container.servers.has_readable_certificates
         client = container.seen_by(people.controller)
         assert (await client.get("/v1/state")).status == 200
-        (folder / "tls.crt").write_text(whole)
+        (mounted / "tls.crt").write_text(whole)
         container.servers.renew()
         assert container.servers.has_readable_certificates
 
 
 @lived
-async def test_without_certificates_there_is_no_server(people, tmp_path):
+async def test_missing_certificates_prevent_the_server(people, tmp_path):
     for missing in ("tls.crt", "tls.key", "ca.crt"):
         folder = tmp_path / missing
         shutil.copytree(people.sidecar, folder)
@@ -237,16 +229,14 @@ async def test_without_certificates_there_is_no_server(people, tmp_path):
 
 
 @lived
-async def test_a_certificate_that_expires_while_connected_is_good_for_nothing_more(
-    people, tmp_path, monkeypatch
-):
+async def test_expired_certificate_is_refused_while_connected(people, tmp_path, monkeypatch):
     authority = Authority()
     folder = authority.issue(tmp_path / "sidecar", job_name(JOB))
     soon = authority.issue(tmp_path / "soon", CONTROLLER, days=1.0)
     async with networked(folder) as container:
         reader, writer = await container.seen_by(soon).connect()
         assert (await ask_over(reader, writer, "/v1/state")).status == 200
-        # The day passes at once: a handshake outlasts no certificate of a few seconds on every machine.
+        # The clock jumps, because a slow handshake may outlast a short certificate.
         tomorrow = time.time() + 86400.0
         monkeypatch.setattr(time, "time", lambda: tomorrow)
         answer = await ask_over(reader, writer, "/v1/state")

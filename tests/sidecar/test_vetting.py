@@ -1,4 +1,4 @@
-"""Before a start, what is torn is set aside, and what was confirmed and is torn is remembered."""
+"""Before a start torn checkpoints are set aside, and torn confirmed ones are remembered."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from dljob_sidecar.checkpoints.vetting import (
     MOST_FRUITLESS,
     MOST_SET_ASIDE,
     note_confirmed,
-    note_fruitless,
     vet,
 )
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 from tests.sidecar.savers import BYTES, SHAPES, Saver
 
 PATTERNS = {"several": "step-*", "rename": "step-*", "marker": "step-*"}
@@ -32,7 +31,7 @@ class Folder:
         self.path = path
         self.saver = Saver(SHAPES[shape], str(path), gap=0.0)
         complete = COMPLETE.get(shape, Complete.AUTO)
-        self.saving = Saving(
+        self.saving = Checkpoint(
             path=str(path), files=PATTERNS.get(shape, ""), complete=complete, vet=True
         )
 
@@ -72,7 +71,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_whole_is_gone_on_from_and_an_empty_file_is_torn_as_on_a_full_disk(folder, shape):
+def test_whole_checkpoint_is_resumed_and_empty_file_is_torn(folder, shape):
     world = folder(shape)
     world.save(9, 10)
     verdict = world.vet()
@@ -83,7 +82,7 @@ def test_what_is_whole_is_gone_on_from_and_an_empty_file_is_torn_as_on_a_full_di
 
 
 @pytest.mark.parametrize("shape", ["huggingface", "dcp", "several", "marker"])
-def test_without_its_last_file_it_is_set_aside_and_the_one_before_is_found(folder, shape):
+def test_incomplete_checkpoint_is_set_aside(folder, shape):
     world = folder(shape)
     world.save(9, 10)
     world.last_file(10).unlink()
@@ -92,14 +91,14 @@ def test_without_its_last_file_it_is_set_aside_and_the_one_before_is_found(folde
     assert (world.saver.find(), world.set_aside()) == (9, [world.unit(10).name])
     assert world.unit(10).name in verdict.unreadable
     assert verdict.ledger.is_trusted
-    # The next start has nothing to tell any more, and a folder that was only made is no checkpoint.
+    # The next start reports nothing, and an empty folder is no checkpoint.
     assert not world.vet().unreadable
     world.unit(11).mkdir()
     assert world.vet().resume == str(world.unit(9))
     assert world.saver.find() == 9
 
 
-def test_without_leave_a_torn_checkpoint_is_named_and_nothing_is_moved(folder):
+def test_without_permission_nothing_is_moved(folder):
     world = folder("several")
     world.save(9, 10)
     world.last_file(10).unlink()
@@ -111,12 +110,12 @@ def test_without_leave_a_torn_checkpoint_is_named_and_nothing_is_moved(folder):
         assert verdict.unreadable.startswith(f"{name} cannot be used: ")
         assert verdict.unreadable.endswith(f"; the latest whole one is {good}")
         assert take_snapshot(str(world.path)).files == before
-        # The training has read the torn one, so the whole one is not to blame.
-        write_ledger(world.saving, note_fruitless(verdict.ledger))
+        # The training read the torn one, so the whole one is not to blame.
+        write_ledger(world.saving, replace(verdict.ledger, fruitless=verdict.ledger.fruitless + 1))
     assert read_ledger(world.saving).is_trusted
 
 
-def test_a_file_that_cannot_be_read_for_a_passing_reason_is_no_evidence(folder, monkeypatch):
+def test_passing_read_error_is_no_evidence(folder, monkeypatch):
     world = folder("several")
     world.save(9, 10)
 
@@ -128,8 +127,8 @@ def test_a_file_that_cannot_be_read_for_a_passing_reason_is_no_evidence(folder, 
     assert world.set_aside() == []
 
 
-def test_nothing_is_moved_once_a_training_may_run(folder):
-    """Files are read slowly, and meanwhile a start may have gone on without the answer."""
+def test_nothing_is_moved_once_training_may_run(folder):
+    """Reading is slow, and a start may not have waited for the answer."""
     world = folder("several")
     world.save(9, 10)
     world.last_file(10).write_bytes(b"")
@@ -138,9 +137,7 @@ def test_nothing_is_moved_once_a_training_may_run(folder):
         assert (answers, world.set_aside()) == ([], [])
 
 
-def test_of_the_only_checkpoint_an_incomplete_one_is_set_aside_and_a_suspicious_one_is_not(
-    tmp_path,
-):
+def test_only_checkpoint_is_set_aside_if_incomplete(tmp_path):
     for shape, found, aside in (("huggingface", None, 1), ("several", 5, 0)):
         (tmp_path / shape).mkdir()
         world = Folder(tmp_path / shape, shape)
@@ -151,14 +148,14 @@ def test_of_the_only_checkpoint_an_incomplete_one_is_set_aside_and_a_suspicious_
         assert (world.saver.find(), len(world.set_aside())) == (found, aside)
 
 
-def test_checkpoints_of_others_that_are_named_as_those_of_a_framework_are_left_alone(folder):
+def test_foreign_checkpoints_are_left_alone(folder):
     world = folder("huggingface")
     for step in (20, 30):
         (world.path / f"checkpoint-{step}").mkdir()
         (world.path / f"checkpoint-{step}" / "model.pt").write_bytes(b"weights")
     world.vet()
     assert world.set_aside() == []
-    # Also where there are checkpoints of that framework, old ones and torn ones.
+    # The same holds next to real checkpoints of that framework.
     world.save(10, 11)
     world.last_file(11).unlink()
     assert world.vet().resume == str(world.unit(10))
@@ -166,7 +163,7 @@ def test_checkpoints_of_others_that_are_named_as_those_of_a_framework_are_left_a
 
 
 @pytest.mark.parametrize("shape", ["huggingface", "several", "lightning"])
-def test_one_that_was_confirmed_and_is_torn_costs_the_trust_for_good(folder, shape):
+def test_torn_confirmed_checkpoint_costs_trust(folder, shape):
     world = folder(shape)
     world.save(9)
     world.confirm(9)
@@ -178,15 +175,15 @@ def test_one_that_was_confirmed_and_is_torn_costs_the_trust_for_good(folder, sha
     verdict = world.vet()
     assert verdict.resume == str(world.unit(9))
     assert world.unit(10).name in verdict.distrust
-    # The next look remembers the distrust, though nothing is torn any more.
+    # The next look remembers the distrust.
     later = world.vet()
     assert (later.unreadable, later.distrust) == ("", verdict.distrust)
-    # Another sign is trusted again.
+    # With another sign the job is trusted again.
     complete = Complete.MARKER if shape == "lightning" else Complete.RENAME
     assert not vet(replace(world.saving, files="step-*", complete=complete), leads=True).distrust
 
 
-def test_files_that_came_after_the_confirmation_are_waited_for_next_time(folder):
+def test_files_after_the_confirmation_are_expected_next(folder):
     world = folder("several")
     world.save(9)
     last = world.last_file(9)
@@ -197,12 +194,13 @@ def test_files_that_came_after_the_confirmation_are_waited_for_next_time(folder)
     assert set(world.vet().ledger.shape.names) == {"/model.bin", "/optimizer.bin"}
 
 
-def test_a_checkpoint_from_which_starts_fail_again_and_again_is_blamed_if_there_is_another(folder):
+def test_checkpoint_that_fails_starts_is_blamed(folder):
     world = folder("huggingface")
     world.save(10)
     for _ in range(MOST_FRUITLESS + 1):
         assert world.vet().resume == str(world.unit(10))
-        write_ledger(world.saving, note_fruitless(read_ledger(world.saving)))
+        ledger = read_ledger(world.saving)
+        write_ledger(world.saving, replace(ledger, fruitless=ledger.fruitless + 1))
     world.save(9)
     verdict = world.vet()
     assert verdict.resume == str(world.unit(9))
@@ -211,7 +209,7 @@ def test_a_checkpoint_from_which_starts_fail_again_and_again_is_blamed_if_there_
     assert verdict.ledger.fruitless == 0
 
 
-def test_no_more_is_kept_aside_than_may_be_looked_into(folder):
+def test_set_aside_checkpoints_are_bounded(folder):
     world = folder("huggingface")
     world.save(1)
     for step in range(2, 6):
@@ -221,8 +219,8 @@ def test_no_more_is_kept_aside_than_may_be_looked_into(folder):
     assert len(world.set_aside()) == MOST_SET_ASIDE
 
 
-def test_a_container_without_the_first_process_knows_what_a_checkpoint_looks_like(folder):
-    """It remembers nothing of its own."""
+def test_follower_knows_the_shape_of_a_checkpoint(folder):
+    """Such a container has no ledger of its own."""
     world = folder("several")
     world.save(9, 10)
     world.confirm(10)
@@ -239,7 +237,7 @@ def test_a_container_without_the_first_process_knows_what_a_checkpoint_looks_lik
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_torn_one_costs_the_trust_whichever_container_of_the_job_looks_first(folder, is_first):
+def test_torn_checkpoint_costs_trust_in_any_container(folder, is_first):
     world = folder("several")
     world.save(9)
     world.confirm(9)
@@ -250,11 +248,11 @@ def test_a_torn_one_costs_the_trust_whichever_container_of_the_job_looks_first(f
     verdicts = [vet(world.saving, leads=leads) for leads in (is_first, not is_first)]
     assert [world.unit(10).name in verdict.distrust for verdict in verdicts] == [True, True]
     assert not read_ledger(world.saving).is_trusted
-    # One that was set aside, written again and confirmed is another one.
+    # The torn one was set aside once.
     assert world.set_aside() == [world.unit(10).name]
 
 
-def test_a_smaller_one_that_was_confirmed_is_not_set_aside_by_any_container(folder):
+def test_smaller_confirmed_checkpoint_is_kept(folder):
     world = folder("several")
     world.save(9, 10)
     last = world.last_file(10)
@@ -265,7 +263,7 @@ def test_a_smaller_one_that_was_confirmed_is_not_set_aside_by_any_container(fold
     assert world.set_aside() == []
 
 
-def test_a_ledger_that_says_nothing_is_none(folder):
+def test_unreadable_ledger_is_ignored(folder):
     world = folder("several")
     world.save(10)
     for text in ("", "[]", "{", '{"signs": 3}', "\0" * 10):
@@ -273,11 +271,11 @@ def test_a_ledger_that_says_nothing_is_none(folder):
         assert world.vet().resume == str(world.unit(10)), text
 
 
-def test_what_nobody_named_as_a_checkpoint_is_never_moved(folder, tmp_path):
+def test_undeclared_files_are_never_moved(folder, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "empty.bin").touch()
     (tmp_path / "latest.bin").touch()
     for complete in Complete:
-        vet(Saving(path=str(tmp_path), complete=complete, vet=True), leads=True)
+        vet(Checkpoint(path=str(tmp_path), complete=complete, vet=True), leads=True)
     assert (tmp_path / "data" / "empty.bin").exists()
     assert (tmp_path / "latest.bin").exists()

@@ -1,4 +1,4 @@
-"""A spare interpreter becomes the training, which cannot be distinguished from a cold start."""
+"""A spare interpreter becomes a training that looks like a cold start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sidecar.sidecars import TRAINER
 
 pytestmark = pytest.mark.processes
 
-# Tells what a script can see of its own start.
+# Prints everything that a script can see of its start.
 TELL = """
 import json, os, sys
 import __main__
@@ -57,35 +57,33 @@ def run_once(driver, attempt=1):
     return ended["exit_code"]
 
 
-def read_told(driver):
+def read_report(driver):
     lines = [line for line in driver.read_log().splitlines() if line.startswith("ready ")]
     return json.loads(lines[-1][6:])
 
 
 @pytest.mark.parametrize("form", [pytest.param("script", marks=pytest.mark.story), "module"])
-def test_a_warm_start_looks_like_a_cold_one(drive, token, script, form, monkeypatch):
+def test_warm_start_equals_a_cold_one(drive, token, script, form, monkeypatch):
     monkeypatch.chdir(script.parent)
     part = ["train.py"] if form == "script" else ["-m", "train"]
     command = [sys.executable, *part, "7", token]
     driver = drive_warm(drive, command)
     assert run_once(driver) == 7
-    warm = read_told(driver)
+    warm = read_report(driver)
     assert driver.facts()["processes"][0]["warm"]
     assert warm.pop("preloaded")
     driver.close()
 
     cold_driver = drive(command=command)
     assert run_once(cold_driver) == 7
-    cold = read_told(cold_driver)
+    cold = read_report(cold_driver)
     assert not cold.pop("preloaded")
     assert warm == cold
 
 
 @pytest.mark.parametrize("compiler", ["LOADED = True", "raise OSError('not here')"])
-def test_what_pytorch_imports_with_its_first_optimizer_is_imported_as_well(
-    drive, token, script, compiler
-):
-    # A package that is named and built like PyTorch, and that another module of the user imports.
+def test_lazy_imports_of_pytorch_are_preloaded(drive, token, script, compiler):
+    # A package with the name and layout of PyTorch, imported by a module of the user.
     package = script.parent / "torch"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -98,16 +96,14 @@ def test_what_pytorch_imports_with_its_first_optimizer_is_imported_as_well(
     assert driver.facts()["processes"][0]["warm"]
 
 
-def test_no_more_spares_wait_than_the_job_can_have_processes_and_it_has_gpus(
-    drive, token, monkeypatch
-):
+def test_spares_are_limited_by_processes_and_gpus(drive, token, monkeypatch):
     command = [sys.executable, TRAINER, token]
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
     driver = drive_warm(drive, command, count=2, processes="perGpu", most_spares=2)
     assert driver.facts()["warmth"]["wanted"] == 2
 
 
-# Takes a while, as PyTorch does, and says in a file that it was begun.
+# A slow import that writes a file at its beginning.
 SLOW = """
 import os, sys, time
 from pathlib import Path
@@ -118,7 +114,7 @@ while not (folder / "go").exists():
 """
 
 
-def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive, token):
+def test_spares_for_the_coming_width_are_made_early(drive, token):
     driver = drive_warm(drive, [sys.executable, TRAINER, token], processes="perGpu")
     driver.start()
     driver.wait_for_log("ready")
@@ -133,7 +129,7 @@ def test_those_for_the_coming_width_are_made_while_the_training_still_runs(drive
     driver.stop_all(2)
     driver.start(3)
     driver.wait_for("Started", attempt=3)
-    # As many as run are kept, and no more.
+    # As many spares as processes are kept.
     facts = driver.wait_for_fact(lambda facts: facts["warmth"]["ready"] == 1, "one")
     assert facts["warmth"]["wanted"] == 1
     driver.stop_all(3)
@@ -153,7 +149,7 @@ def make_spare_pool(on_problem, on_change=lambda: None):
 
 
 class Room(Budget):
-    """Memory for as many spares as the test says."""
+    """Memory for a number of spares."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -166,9 +162,9 @@ class Room(Budget):
 
 
 @lived
-async def test_spares_make_room_for_the_memory_that_the_training_takes():
-    told = []
-    spares = make_spare_pool(lambda name, _: told.append(name))
+async def test_spares_yield_memory_to_the_training():
+    reported = []
+    spares = make_spare_pool(lambda name, _: reported.append(name))
     spares.budget = room = Room(3)
     spares.review_seconds = 0.01
 
@@ -182,24 +178,22 @@ async def test_spares_make_room_for_the_memory_that_the_training_takes():
     made = spares.pids()
     room.most = 1
     await see(lambda: spares.pids() == made[:1])
-    # As many are left as processes run, so that there is nothing to complain of.
-    assert told == []
+    # There are as many as processes, so there is no problem.
+    assert reported == []
     room.most = 0
     await see(lambda: not spares.pids())
-    # Memory that becomes free is left to the training until it starts again.
+    # Freed memory is left to the training until its next start.
     room.most, asked = 3, room.asked
     await see(lambda: room.asked > asked + 1)
     assert (spares.wanted, spares.pids()) == (0, [])
     spares.close()
     for pid in made:
         os.waitpid(pid, 0)
-    assert told == ["SparesLimited"]
+    assert reported == ["SparesLimited"]
 
 
 @pytest.mark.parametrize("breaks", [False, True])
-def test_one_that_still_imports_is_taken_when_its_start_comes_unless_it_breaks(
-    drive, token, script, breaks
-):
+def test_importing_spare_is_used_unless_it_breaks(drive, token, script, breaks):
     (script.parent / "slow.py").write_text(SLOW + "raise OSError('no such data')\n" * breaks)
     command = [sys.executable, str(script), "7", token]
     driver = drive(command=command, preload=["slow"], extra_path=str(script.parent))
@@ -214,22 +208,22 @@ def test_one_that_still_imports_is_taken_when_its_start_comes_unless_it_breaks(
     driver.wait_for("Gone")
 
 
-def test_a_killed_spare_is_replaced(drive, token):
+def test_killed_spare_is_replaced(drive, token):
     driver = drive_warm(drive, [sys.executable, TRAINER, token])
-    # No trainer runs, so each child of the harness is its spare.
+    # Without a trainer each child of the harness is a spare.
     spare = min(find_children(driver.pid))
     os.kill(spare, signal.SIGKILL)
     facts = driver.wait_for_fact(
         lambda facts: facts["warmth"]["ready"] == 1 and find_children(driver.pid) != {spare},
         "another spare",
     )
-    # That there was none for a moment is over.
+    # The lack of a spare is no problem any more.
     assert facts["problems"] == []
 
 
 @lived
-async def test_the_next_spare_waits_until_the_start_had_its_time():
-    """All users wait for a start; imports at the same time would make it slower."""
+async def test_next_spare_waits_for_the_start():
+    """Imports during a start would slow it down."""
     ready = asyncio.Event()
     spares = make_spare_pool(lambda name, text: pytest.fail(f"{name}: {text}"), ready.set)
     spares.refill_seconds = 3600.0
@@ -244,7 +238,7 @@ async def test_the_next_spare_waits_until_the_start_had_its_time():
     os.waitpid(taken, 0)
 
 
-def test_one_that_touched_a_gpu_is_thrown_away(drive, token, tmp_path, script):
+def test_spare_that_touched_a_gpu_is_dropped(drive, token, tmp_path, script):
     device = Path(f"/dev/nvidia-test-{uuid.uuid4().hex}")
     try:
         device.write_text("")

@@ -1,8 +1,7 @@
 """
-torchrun, also where PyTorch 1.13 runs on Python 3.11, as on Debian 12.
+torchrun for PyTorch 1.13 on Python 3.11, as on Debian 12.
 
-There a flag of zero is no member of its enumeration any more, and so torchrun finds no place for the output of its
-ranks. Nothing else of it is changed.
+There the zero flag is no member of its enumeration, so that torchrun fails to redirect output.
 """
 
 from torch.distributed import run

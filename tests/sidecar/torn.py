@@ -1,10 +1,9 @@
 """
-The long run: many reshapes with kills at random moments, over checkpoints of every shape.
+Many reshapes with kills at random moments, over checkpoints of every shape.
 
-``python -m tests.sidecar.torn [--reshapes 200] [--seed 1]``; with ``--python PATH`` that of an
-interpreter with PyTorch, Transformers and Lightning, whose own checkpoints they are then. Half of the reshapes are disturbed: the
-training, or its SideCar, is killed at a random moment of the change. It fails as soon as a training
-goes on from a torn checkpoint, and prints what happened.
+``python -m tests.sidecar.torn [--reshapes 200] [--seed 1]``; ``--python PATH`` names an interpreter with
+PyTorch, Transformers and Lightning, and uses their checkpoints. In every second reshape the training or
+its SideCar is killed. The run fails if a training resumes from a torn checkpoint.
 """
 
 import argparse
@@ -23,11 +22,9 @@ from tests.sidecar.reshapes import Job, Tally
 from tests.sidecar.savers import SHAPES
 
 LONGEST_SECONDS = 1.2
-"""
-Kills come within this number of seconds of the beginning of a change, which takes about as long.
-"""
+"""A kill comes at most this number of seconds after the beginning of a change."""
 EVERY = 60
-"""Trainings save themselves after this number of steps as well, without being asked."""
+"""Trainings also save by themselves after this number of steps."""
 
 
 def run(
@@ -46,7 +43,7 @@ def run(
 
 
 def find_ways(python: str) -> list[str]:
-    """Return the ways for which this interpreter has the framework, and name the others."""
+    """Return the ways whose framework this interpreter has, and print the others."""
     found = []
     for way in WAYS:
         asked = [python, "-c", f"import {NEEDS[way]}"]
@@ -61,10 +58,10 @@ def find_ways(python: str) -> list[str]:
 
 
 def write_to_memory(shape: str, token: str) -> dict[str, str]:
-    """Let a job write its checkpoints to memory first."""
+    """Return the options of a job that writes its checkpoints to memory first."""
     memory = {
         "checkpoint.memoryPath": f"/dev/shm/dljob-{token}",  # noqa: S108 - it is named after the test
-        "checkpoint.memoryBytes": 1 << 30,
+        "checkpoint.memory": "1Gi",
     }
     return {"complete": shape, "writes": "-", "more": json.dumps(memory)}
 

@@ -1,24 +1,24 @@
 """
-Training processes of all kinds of bad manners, run by the tests as real processes.
+Badly behaved trainings, run by the tests as real processes.
 
-``python trainers.py TOKEN [manner …]``. The command line of every descendant contains TOKEN, by
-which the witness finds it in spite of its manners. Manners:
+``python trainers.py TOKEN [manner …]``. Every descendant has TOKEN in its command line, by which
+the witness finds it. Manners:
 
 fork       starts a child that stays
-daemon     starts one that forks twice and so loses its parent
-setsid     its children take sessions of their own
+daemon     starts a child that forks twice and so loses its parent
+setsid     its children start their own sessions
 clearenv   its children have an empty environment
 deaf       all processes ignore SIGTERM, SIGINT and SIGHUP
 lone       the first process ends as soon as the others run
 quit=N     it ends with code N (or by signal -N) when everything is set up
-save=PATH  on SIGUSR1 it writes a checkpoint there and says so
+save=PATH  on SIGUSR1 it writes a checkpoint there and prints a line
 leave      on SIGUSR1 it ends with code 0
-hang       on SIGUSR1 it says in its journal that it was asked, and does nothing
-story=DIR  it keeps a journal in DIR and holds a lock there for its GPU, as do all that come of it
-obey       it does what is written into its pipe in DIR: ``exit N``, or ``say TEXT``
-say=TEXT   says it, again and again, as fast as it is read
+hang       on SIGUSR1 it only writes a line into its journal
+story=DIR  it keeps a journal in DIR, and locks a file there for its GPU, as its descendants do
+obey       it obeys the orders in its pipe in DIR: ``exit N``, or ``say TEXT``
+say=TEXT   prints TEXT without end
 
-A lock that another holds means that two of them have one GPU at once: that goes into the journal.
+If the lock is held already, two trainings have one GPU: the journal records that.
 """
 
 # ruff: noqa: T201 - its output is what it is for
@@ -47,10 +47,7 @@ def be_deaf() -> None:
 
 
 class Story:
-    """
-    The record of a training's identity and actions, for the tests; without a folder it does
-    nothing.
-    """
+    """A journal of a training's identity and actions; without a folder it does nothing."""
 
     def __init__(self, folder: str) -> None:
         generation = int(os.environ.get("MASTER_PORT", PORT)) - PORT
@@ -65,7 +62,7 @@ class Story:
         os.close(journal)
 
     def take_gpu(self) -> None:
-        """Hold the GPU as long as this process or a descendant lives."""
+        """Lock the GPU while this process or a descendant lives."""
         if not self.folder:
             return
         gpus = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
@@ -92,7 +89,7 @@ class Story:
                 print(rest, flush=True)
 
 
-def start_child(token: str, manners: set[str], *, twice: bool, told: int) -> None:
+def start_child(token: str, manners: set[str], *, twice: bool, ready: int) -> None:
     if os.fork():
         return
     if "setsid" in manners:
@@ -100,18 +97,18 @@ def start_child(token: str, manners: set[str], *, twice: bool, told: int) -> Non
     if twice and os.fork():
         os._exit(0)
     environment = {} if "clearenv" in manners else dict(os.environ)
-    os.set_inheritable(told, True)
+    os.set_inheritable(ready, True)
     rest = ["deaf"] if "deaf" in manners else []
-    command = [sys.executable, "-S", __file__, token, "child", str(told), *rest]
+    command = [sys.executable, "-S", __file__, token, "child", str(ready), *rest]
     os.execve(command[0], command, environment)  # noqa: S606
 
 
 def start_children(token: str, manners: set[str]) -> None:
-    """Return when all of them are what they want to be, or dead before they were."""
-    waited, told = os.pipe()
+    """Return when all children are set up, or dead."""
+    waited, ready = os.pipe()
     for manner in manners & {"fork", "daemon"}:
-        start_child(token, manners, twice=manner == "daemon", told=told)
-    os.close(told)
+        start_child(token, manners, twice=manner == "daemon", ready=ready)
+    os.close(ready)
     while os.read(waited, 1):
         pass
     os.close(waited)
@@ -125,7 +122,7 @@ def save(path: str) -> None:
 
 
 def listen(options: dict[str, str], story: Story) -> None:
-    """Be ready for the signals, as the manners want it."""
+    """Install the handlers of the manners."""
     if "save" in options:
         signal.signal(signal.SIGUSR1, lambda *_: save(options["save"]))
     if "leave" in options:
@@ -148,7 +145,7 @@ def main(token: str, *arguments: str) -> None:
     if arguments[:1] == ("child",):
         os.close(int(arguments[1]))
         wait_for_ever()
-    # A warm interpreter does not have us in its command line; the name shows it to the witness.
+    # The command line of a warm interpreter lacks this script; the witness finds it by its name.
     with open("/proc/self/comm", "w") as comm:
         comm.write(COMM)
     story = Story(options.get("story", ""))

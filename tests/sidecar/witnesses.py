@@ -1,11 +1,9 @@
 """
-Witnesses that trust no report: they look into ``/proc``, and at locks that only the kernel gives
-back.
+Witnesses that trust no report, but ``/proc`` and locks that only the kernel releases.
 
-Each training process says in its environment which generation it belongs to (the rendezvous port,
-in PyTorch's variable). Two of different generations alive at one moment break the law. Occasional
-looks can miss that, and so each training process also locks a file for its GPU (see
-``trainers.py``). Its descendants hold that lock too, and it is free when all are dead.
+The environment of a training process has its generation (the rendezvous port). Two generations alive at
+once break the law. Because polls can miss that, each training also locks a file for its GPU (see
+``trainers.py``), which is free when all of its descendants are dead.
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ from tests.sidecar.trainers import COMM
 PORT = b"MASTER_PORT="
 PERIOD_SECONDS = 0.01
 LARGEST_SHARE = 0.1
-"""How much of one core may be spent on looking."""
+"""The largest share of one core for polls."""
 
 
 def find_trainings(token: str) -> list[int]:
-    """Return all that comes of a training, warm interpreters that became one included."""
+    """Return the processes of trainings, including warm interpreters that became one."""
     word = token.encode()
     return [pid for pid in list_pids() if _is_training(pid, word) and is_alive(pid)]
 
 
 def find_relatives(token: str) -> list[int]:
-    """Return all that has to do with a job: its trainings, warm interpreters, and the SideCar."""
+    """Return all processes of a job: trainings, warm interpreters, and the SideCar."""
     word = token.encode()
     return [
         pid
@@ -67,10 +65,10 @@ def _can_lock(file: Path) -> bool:
 
 
 class Witness(threading.Thread):
-    """Looks for two generations of a job alive at once, from ``start()`` to ``dismiss()``."""
+    """Looks for two living generations of a job, from ``start()`` to ``dismiss()``."""
 
     def __init__(self, token: str) -> None:
-        """The names of the jobs that are watched begin with the token; see ``containers.py``."""
+        """The tokens of the watched jobs begin with this one; see ``containers.py``."""
         super().__init__(daemon=True)
         self._token = token
         self._is_dismissed = threading.Event()
@@ -94,21 +92,20 @@ class Witness(threading.Thread):
                 jobs[job].setdefault(generation, pid)
         for job, generations in jobs.items():
             for (one, pid), (other, its_pid) in pairwise(generations.items()):
-                # A look takes time. Only who lives still, after the other was seen, has met it.
+                # A look takes time: only two that are both still alive have met.
                 if all(
-                    is_alive(pid) and self._read(pid) == (job, told)
-                    for told, pid in ((one, pid), (other, its_pid))
+                    is_alive(pid) and self._read(pid) == (job, generation)
+                    for generation, pid in ((one, pid), (other, its_pid))
                 ):
                     self.seen.append(f"{one!r} lives at once with {other!r} of {job!r}")
 
     def _read(self, pid: int) -> tuple[bytes, bytes]:
-        """Return the job and the generation of a process; empty if it does not tell."""
+        """Return the job and the generation of a process; empty if unknown."""
         arguments = read_proc(pid, "cmdline").split(b"\0")
         environment = read_proc(pid, "environ").split(b"\0")
         token = next((one for one in arguments if one.startswith(self._token.encode())), b"")
         generation = next((entry for entry in environment if entry.startswith(PORT)), b"")
-        # All containers of a job are of one generation, and differ in the last parts of their
-        # tokens.
+        # The containers of a job differ in the last parts of their tokens.
         return token.rpartition(b".")[0].rpartition(b".")[0], generation
 
     def dismiss(self) -> None:

@@ -1,11 +1,9 @@
 """
-Everything around one machine, as a value that can be copied: its supervisor, its timer, its news.
+The surroundings of one machine as a value that can be copied: supervisor, timer and news.
 
-The world does everything that :class:`dljob_sidecar.contract.Supervisor` allows, and nothing else. A
-process becomes the user's program at once or, where a warm interpreter does, some time later; it
-may fail to, end well or badly, and leave others behind. News arrives in the order of its events,
-but anything may come in between. Walks at random go through this world, and :func:`explore` goes
-every way.
+The world does exactly the things that :class:`dljob_sidecar.contract.Supervisor` allows. A process becomes
+the user's program at once or later, or fails to; it ends well or badly, and may leave others. News
+arrives in order, with anything in between. Random walks and :func:`explore` go through this world.
 """
 
 from __future__ import annotations
@@ -55,16 +53,16 @@ News = (
     | StillThere
     | Gone
 )
-"""Every event that names its attempt."""
+"""The events that name their attempt."""
 
 Move = Callable[["World"], object]
 
 
 class World:
-    """The surroundings of one SideCar, and the laws that it must keep in all of them."""
+    """The surroundings of one SideCar, and the laws that it must keep."""
 
     def __init__(self, *, saves: bool = True, follows: bool = False, tries: bool = False) -> None:
-        """``follows``: the job is saved by its leader, and that is in another container."""
+        """``follows``: the leader, in another container, saves the job."""
         limits = Limits(saves=saves, leader_saves=follows, tries=tries)
         self.machine = Machine(INCARNATION, limits)
         self.accepted: tuple[Target, ...] = ()
@@ -78,19 +76,17 @@ class World:
         """Ranks that are not yet the user's program."""
         self.running: frozenset[int] = frozenset()
         self.has_leftover = False
-        """Whether a process lives that is no rank: a helper, a daemon, a data loader."""
-        self.is_start_told = self.is_gone_told = True
+        """Whether another process than the ranks lives, such as a daemon."""
+        self.has_reported_start = self.has_reported_end = True
         self.is_terminating = False
         self.is_saving = False
 
     def copy(self) -> World:
-        """Return another one that can go on from here; they only count together."""
-        # Faster than copy.copy(), and this is done at every step of an exploration.
+        """Return a copy that shares the counts."""
+        # Faster than copy.copy(), which matters at every step of an exploration.
         other = World.__new__(World)
         other.__dict__.update(self.__dict__)
         return other
-
-    # --- invariants -------------------------------------------------------------------------
 
     @property
     def is_alive(self) -> bool:
@@ -99,12 +95,12 @@ class World:
 
     @property
     def may_fail_to_start(self) -> bool:
-        return bool(self.waiting) and not self.is_start_told and not self.is_terminating
+        return bool(self.waiting) and not self.has_reported_start and not self.is_terminating
 
     @property
     def may_be_proven(self) -> bool:
-        """Whether it could be found out that nothing lives any more."""
-        return not self.is_alive and not self.is_gone_told
+        """Whether the end of all processes can be proven."""
+        return not self.is_alive and not self.has_reported_end
 
     def overtaken(self) -> list[News]:
         """Return the news of earlier attempts."""
@@ -120,7 +116,7 @@ class World:
         assert machine.target == (self.accepted[-1] if self.accepted else None)
 
     def check_goal(self) -> None:
-        """Where nothing is declared any more and the world is fair, the newest target is reached."""
+        """In a fair world without new declarations the newest target is reached."""
         while self.settle():
             pass
         machine, target = self.machine, self.machine.target
@@ -134,7 +130,7 @@ class World:
             assert machine.released
 
     def settle(self) -> bool:
-        """Let the next thing happen that is bound to; return whether there was one."""
+        """Let the next inevitable event happen; return whether there was one."""
         phase = self.machine.phase
         if self.news:
             self.news_arrives()
@@ -151,8 +147,6 @@ class World:
         else:
             return False
         return True
-
-    # --- the machine and what it demands ----------------------------------------------------
 
     def happen(self, event: Event) -> Refused | None:
         before = self.machine
@@ -180,8 +174,8 @@ class World:
             assert self.machine.limits.saves
             assert not self.machine.follows
             assert not self.is_saving, "asked twice at once"
-            # A request to processes that are gone is answered by their end.
-            self.is_saving = not self.is_gone_told
+            # The end of the processes answers a request to them.
+            self.is_saving = not self.has_reported_end
         elif isinstance(action, ArmTimer):
             timer = action.event
             assert isinstance(timer, (CheckpointTimedOut, GraceOver, StillThere))
@@ -190,7 +184,7 @@ class World:
             assert not self.is_alive
             self.left = (*self.left, action.exit_status)
         else:
-            # The last words of those who have ended are still listened to, until SIGKILL.
+            # The last output of ended processes is still read, until SIGKILL.
             is_settling = isinstance(action, Terminate) and not (self.waiting or self.running)
             self.is_terminating, self.is_saving = True, self.is_saving and is_settling
 
@@ -199,13 +193,11 @@ class World:
         assert action.attempt == self.machine.attempt
         assert action.run == self.accepted[-1]
         self.waiting, self.timer = frozenset(range(action.run.processes)), None
-        self.is_start_told = self.is_gone_told = False
+        self.has_reported_start = self.has_reported_end = False
         self.is_terminating = self.is_saving = False
 
     def tell(self, event: News) -> None:
         self.news = (*self.news, event)
-
-    # --- the controller ---------------------------------------------------------------------
 
     def newer(self, rise: int = 1) -> Term:
         return Term(self.machine.term.epoch, self.machine.term.generation + rise)
@@ -235,7 +227,7 @@ class World:
         return isinstance(target, Stop) and target.checkpoint
 
     def the_stop_is_hurried(self) -> None:
-        """Say of the same stop that no checkpoint is to be waited for; the former word comes late."""
+        """Hurry the same stop; the former declaration arrives late."""
         known = self.accepted[-1]
         assert isinstance(known, Stop)
         hurried = replace(known, checkpoint=False)
@@ -249,18 +241,18 @@ class World:
 
     @property
     def may_try(self) -> bool:
-        """Whether another trial may be declared; more than one ahead is no different."""
+        """Whether another trial may be declared, one ahead at most."""
         return self.machine.limits.tries and isinstance(self.accepted[-1], Run) and not self.owes
 
     @property
     def owes(self) -> bool:
-        """Whether a trial is declared that was not begun."""
+        """Whether a declared trial has not begun."""
         target, machine = self.machine.target, self.machine
         begun = machine.trial.number if target == machine.run else 0
         return isinstance(target, Run) and target.trial > begun
 
     def a_trial_is_declared(self) -> None:
-        """Say of the same run that its checkpoint shall be tried; the former word comes late."""
+        """Declare a trial of the same run; the former declaration arrives late."""
         known = self.accepted[-1]
         assert isinstance(known, Run)
         trying = replace(known, trial=known.trial + 1)
@@ -269,7 +261,7 @@ class World:
             self.nothing_new_is_declared(lambda _: known)
 
     def nothing_new_is_declared(self, how: Callable[[World], Target]) -> None:
-        """Say what must change nothing: the same again, something old, a contradiction."""
+        """Declare a target without effect: a repeat, an older one, a contradiction."""
         before = self.machine
         self.happen(Told(how(self)))
         assert self.machine == before
@@ -288,27 +280,25 @@ class World:
         return replace(run(self.newer().generation), incarnation="another")
 
     def a_new_leader_stamps_what_it_finds(self) -> None:
-        """Say the same with a higher epoch: as much is adopted, and nothing is touched."""
+        """Repeat the target with a higher epoch: the epoch is adopted, and nothing else changes."""
         before, known = self.machine, self.accepted[-1]
         stamped = replace(known, epoch=known.epoch + 1)
         if self.happen(Told(stamped)) is None:
             self.accepted = (*self.accepted, stamped)
         assert (self.machine.phase, self.machine.attempt) == (before.phase, before.attempt)
 
-    def the_container_is_told_to_end(self) -> None:
+    def the_container_is_interrupted(self) -> None:
         self.happen(Interrupted())
-
-    # --- the processes ----------------------------------------------------------------------
 
     def a_rank_runs(self, rank: int) -> None:
         self.waiting, self.running = self.waiting - {rank}, self.running | {rank}
-        if not self.waiting and not self.is_start_told and not self.is_terminating:
-            self.is_start_told = True
+        if not self.waiting and not self.has_reported_start and not self.is_terminating:
+            self.has_reported_start = True
             self.tell(Started(self.machine.attempt))
 
     def a_start_fails(self, rank: int, *, is_last: bool) -> None:
-        """Fail to start a rank; those behind it may not even have been tried."""
-        self.is_start_told = True
+        """Fail to start a rank, perhaps without trying the later ranks."""
+        self.has_reported_start = True
         self.waiting -= {rank}
         if is_last:
             self.waiting = frozenset(one for one in self.waiting if one < rank)
@@ -319,7 +309,7 @@ class World:
         self.tell(RankEnded(self.machine.attempt, rank, exit_code, signal))
 
     def one_that_waits_ends(self, rank: int) -> None:
-        """End what never became the user's program; there is nothing to tell of it."""
+        """End a process that never became the user's program; there is no report."""
         self.waiting -= {rank}
 
     def another_is_left_behind(self) -> None:
@@ -334,15 +324,13 @@ class World:
         self.waiting, self.has_leftover = frozenset(), False
 
     def it_is_proven(self) -> None:
-        self.is_gone_told, self.is_saving = True, False
+        self.has_reported_end, self.is_saving = True, False
         self.tell(Gone(self.machine.attempt))
 
     def a_checkpoint_is_answered(self, *, works: bool) -> None:
         self.is_saving = False
         attempt = self.machine.attempt
         self.tell(CheckpointDone(attempt) if works else CheckpointFailed(attempt, PROBLEM))
-
-    # --- time and the network ---------------------------------------------------------------
 
     def time_passes(self) -> None:
         timer, self.timer = self.timer, None
@@ -357,16 +345,14 @@ class World:
         self.old_news = (*self.old_news, event)
 
     def overtaken_news_arrives(self, event: News) -> None:
-        """No supervisor does that; the machine would not mind."""
+        """The machine must tolerate it, although no supervisor does it."""
         assert event.attempt < self.machine.attempt
         before = self.machine
         self.happen(event)
         assert self.machine == before
 
-    # --- every way there is -----------------------------------------------------------------
-
     def moves(self) -> Iterator[Move]:
-        """Return all that may happen next, with no more than two ranks."""
+        """Return the possible next moves, with at most two ranks."""
         yield from ALWAYS
         if self.accepted:
             yield from ONCE_DECLARED
@@ -399,11 +385,10 @@ class World:
 
     def essence(self) -> Hashable:
         """
-        Return all that can make a difference from here on, and nothing that cannot.
+        Return exactly the parts of the state that matter from here on.
 
-        The numbers of generations and attempts only grow; what counts is which are the same. The
-        result of a checkpoint and the stuck processes are reported to others, and never asked by
-        the machine.
+        Of generations and attempts only equality matters. The result of a checkpoint and stuck
+        processes do not, because the machine only reports them.
         """
         machine, target = self.machine, self.machine.target
         is_own = target == machine.run
@@ -411,11 +396,11 @@ class World:
         if isinstance(target, Run):
             wants = target.processes, self.owes
         if machine.is_interrupted or machine.has_left:
-            # Nothing else is accepted any more.
+            # No other target is accepted any more.
             wants = isinstance(target, Stop) and not target.checkpoint
         asked = (machine.phase, wants, machine.is_interrupted, machine.has_left, target is None)
         if machine.released:
-            # The next start begins with nothing of this one.
+            # The next start does not depend on this one.
             return (asked, self.news)
         return (
             (asked, is_own, is_own and machine.failure is None),
@@ -424,7 +409,7 @@ class World:
             tuple(_essence_of(event) for event in self.news),
             (type(self.timer), machine.is_trying),
             (self.waiting, self.running),
-            (self.is_start_told, self.is_gone_told, self.is_terminating, self.is_saving),
+            (self.has_reported_start, self.has_reported_end, self.is_terminating, self.is_saving),
         )
 
 
@@ -441,7 +426,7 @@ ALWAYS: tuple[Move, ...] = (
     partial(World.a_newer_stop_is_declared, checkpoint=True, leave=True),
     partial(World.a_newer_stop_is_declared, checkpoint=False, leave=True),
     partial(World.nothing_new_is_declared, how=World.another_start),
-    World.the_container_is_told_to_end,
+    World.the_container_is_interrupted,
 )
 ONCE_DECLARED: tuple[Move, ...] = (
     World.a_new_leader_stamps_what_it_finds,
@@ -453,15 +438,15 @@ ONCE_DECLARED: tuple[Move, ...] = (
 
 @dataclass(frozen=True)
 class Exploration:
-    """The result of going every way."""
+    """The result of an exploration."""
 
     states: int
     heard: Counter[Pair]
-    """How often each event came in each phase."""
+    """The counts of events by phase."""
 
 
 def explore(*, saves: bool, follows: bool = False, tries: bool = False) -> Exploration:
-    """Go every way from the beginning, and hold the laws at every step."""
+    """Explore every path from the beginning, and check the laws at every step."""
     start = World(saves=saves, follows=follows, tries=tries)
     known = {start.essence()}
     waiting = deque([start])

@@ -1,6 +1,4 @@
-"""
-Optimal schedules of small cases, computed by other means than the bound that is held against them.
-"""
+"""Optimal schedules of small cases, computed without the code of the bound."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ def hesrpt_total(sizes: Sequence[float], gpus: int, power: float) -> float:
 
 @dataclass(frozen=True)
 class Small:
-    """A job of a small case: when it comes, what it has to do, and its speed by number of GPUs."""
+    """A job of a small case."""
 
     submitted_at: float
     work: float
@@ -47,9 +45,9 @@ Event = tuple[str, int]
 
 
 def _orders(jobs: Sequence[Small]) -> Iterator[tuple[Event, ...]]:
-    events = [(what, each) for each in range(len(jobs)) for what in ("comes", "ends")]
+    events = [(kind, each) for each in range(len(jobs)) for kind in ("comes", "ends")]
     for order in permutations(events):
-        came = [jobs[each].submitted_at for what, each in order if what == "comes"]
+        came = [jobs[each].submitted_at for kind, each in order if kind == "comes"]
         if came == sorted(came) and all(
             order.index(("comes", each)) < order.index(("ends", each)) for each in range(len(jobs))
         ):
@@ -65,7 +63,7 @@ def _least_in_order(jobs: Sequence[Small], gpus: int, order: Sequence[Event]) ->
     work = np.zeros((len(jobs), variables))
     most = np.full(variables, np.inf)
     present: set[int] = set()
-    for step, (what, who) in enumerate(order):
+    for step, (kind, number) in enumerate(order):
         until = np.zeros(variables)
         until[: (step + 1) * width] = 1.0
         for place, allocation in enumerate(allocations):
@@ -74,13 +72,13 @@ def _least_in_order(jobs: Sequence[Small], gpus: int, order: Sequence[Event]) ->
                 most[at] = 0.0
             for each, count in enumerate(allocation):
                 work[each, at] = jobs[each].speeds[count] if count else 0.0
-        if what == "comes":
+        if kind == "comes":
             fixed.append(until)
-            fixed_to.append(jobs[who].submitted_at)
-            present.add(who)
+            fixed_to.append(jobs[number].submitted_at)
+            present.add(number)
         else:
             cost += until
-            present.discard(who)
+            present.discard(number)
     solved = linprog(
         cost,
         A_ub=-work,

@@ -1,11 +1,9 @@
 """The effects of larger batches on the jobs of the simulated world: speed, samples, convergence."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import pytest
 
-from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import BatchRange, Cause, CauseCode
 from dljob.core.profiles import Costs, JobType, Profile, Speed
@@ -16,6 +14,7 @@ from dljob.sim.inputs.tables import Table
 from dljob.sim.jobs.noise import Noise, find_noise
 from dljob.sim.jobs.workloads import Workload
 from dljob_wire.messages import Shape
+from tests.builders import FakePolicy
 from tests.sim.worlds import ONE_NODE, make_traced
 
 FREE = Costs()
@@ -23,13 +22,8 @@ SMALLEST = {"bert": 12, "cifar10": 128, "deepspeech2": 20, "imagenet": 200, "ncf
 
 
 @dataclass(frozen=True)
-class Batched:
-    """Gives the only job one GPU, and what the script says of its batch at the time it says."""
-
-    name: ClassVar[str] = "batched"
-    paper: ClassVar[str] = "none"
-    needs: ClassVar[str] = "nothing"
-    breaks: ClassVar[frozenset[Law]] = frozenset()
+class Batched(FakePolicy):
+    """Gives the only job one GPU, and batches at given times."""
 
     batches: tuple[tuple[float, int], ...]
 
@@ -46,7 +40,7 @@ class Batched:
 
 
 def make_elastic(noise: Noise | None) -> Workload:
-    """A job of batch 64 that does an iteration a second, and two thirds of one with batch 128."""
+    """A job with 1 iteration/s at batch 64, and 2/3 at batch 128."""
     traced = make_traced("job", iterations=1000.0)
     training = replace(traced.job.training, batch_size=64)
     job = replace(traced.job, training=training, batch=BatchRange(elastic=True, maximum=256))
@@ -64,12 +58,12 @@ def end_of(workload: Workload, *batches: tuple[float, int], costs: Costs = FREE)
     return job.completed_at
 
 
-def test_a_larger_batch_trains_at_its_true_speed_and_counts_its_samples():
+def test_larger_batch_has_its_own_speed_and_samples():
     # Two thirds of an iteration a second, each with the samples of two.
     assert end_of(make_elastic(None), (0.0, 128)) == pytest.approx(750.0)
 
 
-def test_a_batch_that_changes_on_the_same_gpus_costs_a_restart():
+def test_batch_change_costs_a_restart():
     costs = Costs(process_initialization=10.0, checkpoint=3.0, process_termination=2.0)
     noise = Noise((0.0,), (192.0,))
     own = end_of(make_elastic(noise), costs=costs)
@@ -81,7 +75,7 @@ def test_a_batch_that_changes_on_the_same_gpus_costs_a_restart():
     assert back == pytest.approx(725.0 + 276.0)
 
 
-def test_a_policy_sees_the_samples_and_how_many_will_be_needed_with_this_batch():
+def test_policy_sees_samples_and_total_for_the_batch():
     seen: list[tuple[float, float]] = []
 
     class Looking(Batched):
@@ -94,7 +88,7 @@ def test_a_policy_sees_the_samples_and_how_many_will_be_needed_with_this_batch()
     assert seen[-1] == pytest.approx((400.0, 1250.0))
 
 
-def test_the_noise_scales_explain_how_many_iterations_each_measured_batch_took():
+def test_noise_scales_match_measured_iterations():
     columns = ("application", "global_batch_size", "iterations")
     rows = list(Table.read(find_folder() / "pollux_iterations.csv", required=columns))
     own = {
@@ -110,7 +104,7 @@ def test_the_noise_scales_explain_how_many_iterations_each_measured_batch_took()
         assert foreseen == pytest.approx(row.positive("iterations"), rel=0.08)
 
 
-def test_a_model_that_was_not_measured_has_the_usual_noise_of_its_own_batch():
+def test_unmeasured_model_has_usual_noise():
     small, large = find_noise("unheard-of", 32), find_noise("unheard-of", 64)
     assert large.scales == pytest.approx([2.0 * scale for scale in small.scales])
     assert small.worth(64, own=32, progress=0.0) < small.worth(64, own=32, progress=0.95) < 1.0

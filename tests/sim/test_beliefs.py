@@ -1,13 +1,11 @@
-"""Policies may believe wrong speeds and lengths; what happens goes by the true ones."""
+"""Policies may believe wrong speeds and lengths, while the world uses the true ones."""
 
 import math
 from dataclasses import dataclass, field
 from statistics import median, pstdev
-from typing import ClassVar
 
 import pytest
 
-from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import JobId
 from dljob.core.profiles import JobType, Profile, Speed
@@ -16,6 +14,7 @@ from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob_wire.messages import Shape
+from tests.builders import FakePolicy
 from tests.sim.worlds import COSTS, ONE_NODE, make_traced, make_workload
 
 
@@ -29,13 +28,9 @@ def believed_of(traced: TracedJob) -> float:
 
 
 @dataclass
-class Attentive:
-    """Gives the first job all it can take, and remembers the progress of each that it saw."""
+class Attentive(FakePolicy):
+    """Gives the first job its largest number, and records the progress of every job."""
 
-    name: ClassVar[str] = "attentive"
-    paper: ClassVar[str] = "none"
-    needs: ClassVar[str] = "nothing"
-    breaks: ClassVar[frozenset[Law]] = frozenset()
     seen: list[tuple[str, float, float]] = field(default_factory=list)
 
     def allocate(self, view: View) -> Decision:
@@ -53,7 +48,7 @@ def play(workload: Workload) -> tuple[Attentive, list[float]]:
     return policy, [job.jct for job in record.completed]
 
 
-def test_speeds_are_believed_wrong_by_a_lognormal_factor_and_stay_true_in_the_world():
+def test_believed_speeds_have_lognormal_errors():
     kinds = [JobType(f"m{i}") for i in range(500)]
     profiles = {kind: Profile(kind, {Shape(2, 1): Speed(3.0)}) for kind in kinds}
     workload = believe(Workload("w", (), profiles, profiles), Beliefs(speed_error=0.2))
@@ -65,7 +60,7 @@ def test_speeds_are_believed_wrong_by_a_lognormal_factor_and_stay_true_in_the_wo
     assert pstdev(errors) == pytest.approx(0.2, rel=0.1)
 
 
-def test_lengths_are_believed_wrong_by_a_factor_for_each_job():
+def test_believed_lengths_have_lognormal_errors():
     workload = believe(workload_of(500), Beliefs(size_error=0.2))
     errors = [math.log(believed_of(traced) / traced.iterations) for traced in workload.jobs]
     assert median(errors) == pytest.approx(0.0, abs=0.03)
@@ -73,7 +68,7 @@ def test_lengths_are_believed_wrong_by_a_factor_for_each_job():
     assert all(traced.iterations == 1000.0 for traced in workload.jobs)
 
 
-def test_policies_are_told_what_is_believed_and_jobs_take_as_long_as_they_do():
+def test_beliefs_do_not_change_durations():
     exact, times = play(workload_of(3))
     wrong, same = play(believe(workload_of(3), Beliefs(size_error=0.2, seed=4)))
     assert same == times
@@ -82,7 +77,7 @@ def test_policies_are_told_what_is_believed_and_jobs_take_as_long_as_they_do():
     assert {total for _, _, total in exact.seen} == {1000.0}
 
 
-def test_a_job_that_outlives_what_was_believed_of_it_has_a_little_left_that_grows():
+def test_outlived_belief_grows():
     workload = believe(workload_of(8), Beliefs(size_error=0.5, seed=1))
     seen, _ = play(workload)
     short = {each.job.id: believed_of(each) for each in workload.jobs if believed_of(each) < 800.0}
@@ -96,7 +91,7 @@ def test_a_job_that_outlives_what_was_believed_of_it_has_a_little_left_that_grow
         assert totals[-1] > believed
 
 
-def test_where_sizes_are_unknown_no_policy_is_told_any():
+def test_unknown_sizes_stay_hidden():
     workload = believe(workload_of(3), Beliefs(sizes_known=False))
     assert {each.job.training.iterations for each in workload.jobs} == {None}
     policy, times = play(workload)

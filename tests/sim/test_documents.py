@@ -8,9 +8,9 @@ import pytest
 from dljob.core.profiles import JobType
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import yamlfiles
-from dljob.sim.jobs import workloads
 from dljob.sim.jobs.workloads import Workload
 from dljob_wire.messages import Shape
+from tests.sim.worlds import read_workload
 
 JOB = """
 apiVersion: dljob.io/v1alpha1
@@ -33,25 +33,20 @@ def job(name: str = "one", at: float = 0, *changes: tuple[str, str]) -> str:
     return text
 
 
-def read(path: Path, **changes) -> Workload:
-    usual = {"rigid": False, "speeds": None, "seed": 0, "gpu_types": ("",), "largest": 64}
-    return workloads.read(path, **(usual | changes))
-
-
 def read_text(folder: Path, text: str, **changes) -> Workload:
     path = folder / "jobs.yaml"
     path.write_text(text, encoding="utf-8")
-    return read(path, **changes)
+    return read_workload(path, **changes)
 
 
-def test_a_file_may_hold_several_jobs_and_they_come_when_they_say(tmp_path):
+def test_file_may_hold_several_jobs(tmp_path):
     workload = read_text(tmp_path, "---".join([job("late", 60), job("a"), job("b"), "\n"]))
     assert [t.job.id for t in workload.jobs] == ["a", "b", "late"]
     assert [t.job.submitted_at for t in workload.jobs] == [0.0, 0.0, 60.0]
     assert workload.name == "jobs"
 
 
-def test_the_speed_is_the_one_measured_for_the_profile(tmp_path):
+def test_speed_comes_from_the_profile(tmp_path):
     workload = read_text(tmp_path, job(), gpu_types=("A100",))
     speeds = workload.truths[JobType("resnet50", "", 256)].speeds
     assert speeds[Shape(4, 1, "A100")].iterations_per_s == 6.19081
@@ -65,14 +60,14 @@ PROGRESS = (
 CURVE = ('submit-at: "0"', 'submit-at: "0", sim.dljob.io/learning: "b0=0.002 b1=1.5 c=0.93"')
 
 
-def test_a_job_with_a_target_ends_where_its_curve_reaches_it(tmp_path):
+def test_job_ends_where_its_curve_reaches_the_target(tmp_path):
     (traced,) = read_text(tmp_path, job("one", 0, TARGET, PROGRESS, CURVE)).jobs
     assert traced.learning is not None
     assert traced.learning.truth_at(traced.iterations) == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("curve", ["", "b0=0 b1=1 c=1", "b0=1 b1=1 c=nan", "b0=1 b1=1 c=1 d=1"])
-def test_a_wrong_learning_curve_is_told(tmp_path, curve):
+def test_invalid_learning_curve_is_refused(tmp_path, curve):
     wrong = ("b0=0.002 b1=1.5 c=0.93", curve)
     expect_error(tmp_path, job("one", 0, TARGET, PROGRESS, CURVE, wrong), "is no learning curve")
 
@@ -99,18 +94,18 @@ def test_a_wrong_learning_curve_is_told(tmp_path, curve):
         ("[" * 1200, "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(tmp_path, text, words):
+def test_invalid_document_has_a_one_line_error(tmp_path, text, words):
     expect_error(tmp_path, text, words)
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     with pytest.raises(BadInput, match="a folder without YAML files"):
-        read(tmp_path)
+        read_workload(tmp_path)
     with pytest.raises(BadInput, match="cannot be read"):
-        read(tmp_path / "nothing.yaml")
+        read_workload(tmp_path / "nothing.yaml")
     (tmp_path / "latin.yaml").write_bytes("name: jürgen".encode("latin-1"))
     with pytest.raises(BadInput, match="UTF-8"):
-        read(tmp_path)
+        read_workload(tmp_path)
 
 
 def expect_error(folder: Path, text: str, words: str) -> BadInput:
@@ -124,12 +119,12 @@ def expect_error(folder: Path, text: str, words: str) -> BadInput:
 
 
 def merging(count: int) -> str:
-    """Mappings each of which merges the one before twice: a gigabyte of fields in 700 characters."""
+    """Mappings that each merge the former one twice: a gigabyte of fields in 700 characters."""
     lines = [f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, count)]
     return "\n".join(["a0: &a0 {x: 1}", *lines])
 
 
-def test_merge_keys_that_grow_without_end_are_refused_before_they_are_merged():
+def test_exponential_merge_keys_are_refused():
     with pytest.raises(
         BadInput, match=r"bomb:15: merges mappings \(<<\) to more than 20,000 fields"
     ):

@@ -1,8 +1,8 @@
 """
-Random histories with jobs that save themselves and jobs that nothing saves, under every policy.
+Random histories of jobs with good, broken and no checkpoints, under every policy.
 
-No iteration is lost that neither a law nor a priority demanded; without the law ``work-kept`` the
-same histories lose many, so that the histories are hard enough.
+No work is lost unless a law or a priority demands it. Without the law ``work-kept`` the same histories
+lose much, so they are hard enough.
 """
 
 import math
@@ -18,8 +18,8 @@ from dljob.sim import policies
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
 from dljob.sim.jobs.checkpointing import Kind
-from dljob.sim.jobs.savings import draw, with_checkpoint
 from dljob.sim.results.records import Happening, Record
+from dljob.sim.scenarios import draw_checkpoints, with_checkpoint
 from tests.sim.worlds import COSTS, make_traced, make_workload, times_of
 
 NODES = (Node.of("n1", 4), Node.of("n2", 4))
@@ -28,7 +28,7 @@ SEEDS = range(3)
 
 
 def make_history(seed: int, *, levels: int = 1):
-    """Some twenty jobs that come at random moments, half of which nothing saves."""
+    """Twenty jobs that arrive at random, half of them without a good checkpoint."""
     rng = random.Random(seed)
     jobs = []
     for number in range(20):
@@ -53,7 +53,7 @@ def lost(record: Record) -> float:
     return sum(job.redone for job in record.jobs)
 
 
-def test_no_iteration_is_lost_that_nothing_demanded():
+def test_no_work_is_lost_without_demand():
     for number, policy in enumerate(NAMES):
         seed = number % len(SEEDS)
         record = play(seed, policy, trial_s=seed * 15.0)
@@ -62,20 +62,20 @@ def test_no_iteration_is_lost_that_nothing_demanded():
 
 
 @pytest.mark.parametrize("policy", ["foresight", "adaptive", "afs-l"])
-def test_without_the_law_the_same_histories_lose_work(policy):
+def test_histories_lose_work_without_the_law(policy):
     assert any(lost(play(seed, policy, keeps_work=False)) > 100.0 for seed in SEEDS)
 
 
 @pytest.mark.parametrize("policy", ["foresight", "adaptive", "afs-l"])
-def test_without_trials_the_first_change_of_a_broken_checkpoint_loses_work(policy):
+def test_broken_checkpoint_without_trial_loses_work(policy):
     records = [play(seed, policy, tries=False) for seed in SEEDS]
     losses = [job for record in records for job in record.jobs if job.redone]
     assert losses
     assert all(job.lost_work_s > 0.0 for job in losses)
 
 
-def test_foresight_starts_a_job_that_nothing_saves_with_gpus_for_its_whole_life():
-    """A long one comes into an idle cluster between two bursts: the second one does not wait for it."""
+def test_foresight_sizes_unsaved_jobs_for_life():
+    """A long job arrives in an idle cluster between two bursts; the second burst does not wait for it."""
     bursts = (
         make_traced(f"short-{at:.0f}-{n}", at=at, iterations=200.0, options=(1, 2))
         for at in (0.0, 900.0)
@@ -92,8 +92,8 @@ def test_foresight_starts_a_job_that_nothing_saves_with_gpus_for_its_whole_life(
     assert ends["long"] < 50_000.0
 
 
-def test_a_job_keeps_its_gpus_until_its_trial_is_over():
-    """It would grow when the other ends, and does so only once its checkpoint is confirmed."""
+def test_job_keeps_its_gpus_during_its_trial():
+    """It grows when its checkpoint is confirmed, not when the other job ends."""
 
     def grows_at(trial_s: float) -> float:
         first = make_traced("first", at=0.0, iterations=100.0, options=(2,))
@@ -109,11 +109,11 @@ def test_a_job_keeps_its_gpus_until_its_trial_is_over():
     assert grows_at(900.0) > 900.0
 
 
-def test_shares_of_the_jobs_are_drawn_by_the_seed():
+def test_savings_are_drawn_by_seed():
     workload = make_workload(*(make_traced(f"job-{n}", iterations=1.0) for n in range(400)))
-    drawn = draw(workload, none=0.5, broken=0.25, seed=1)
-    assert draw(workload, none=0.5, broken=0.25, seed=1) == drawn
-    assert draw(workload, none=0.0, broken=0.0, seed=1) is workload
+    drawn = draw_checkpoints(workload, none=0.5, broken=0.25, seed=1)
+    assert draw_checkpoints(workload, none=0.5, broken=0.25, seed=1) == drawn
+    assert draw_checkpoints(workload, none=0.0, broken=0.0, seed=1) is workload
     none = sum(not each.declares for each in drawn.jobs)
     broken = sum(each.declares and not each.saves for each in drawn.jobs)
     assert 160 < none < 240
@@ -121,7 +121,7 @@ def test_shares_of_the_jobs_are_drawn_by_the_seed():
 
 
 @pytest.mark.parametrize("policy", ["foresight", "adaptive", "fifo"])
-def test_only_a_higher_priority_costs_a_job_its_work(policy):
+def test_only_higher_priority_costs_work(policy):
     for seed in SEEDS:
         record = play(seed, policy, levels=2)
         assert all(job.completed_at is not None for job in record.jobs)
@@ -129,19 +129,19 @@ def test_only_a_higher_priority_costs_a_job_its_work(policy):
         assert all(job.redone == 0.0 for job in record.jobs if job.job in top)
 
 
-# Policies that start a job first in the queue soon, because they hold GPUs for it or stop others.
+# Policies that hold GPUs for the first job in the queue, or stop others for it.
 TAKE_TURNS = ["max-min", "srtf", "tiresias"]
 
 
-# Policies that take the narrow ones first as long as these save themselves.
+# Policies that prefer narrow jobs if these save themselves.
 TAKE_NARROW = ["foresight", "srsf"]
 
 
 @pytest.mark.parametrize(
     ("policy", "saves"), [*product(TAKE_TURNS, [True, False]), *product(TAKE_NARROW, [False])]
 )
-def test_a_stream_of_narrow_jobs_does_not_pass_a_wide_one_for_ever(policy, saves):
-    """Each hour one comes that trains for two hours and a half; the wide one needs all GPUs."""
+def test_wide_job_is_not_starved_by_narrow_ones(policy, saves):
+    """A narrow job of 2.5 hours arrives each hour; the wide one needs all GPUs."""
     hour = 3600.0
     stream = [
         make_traced(f"narrow-{n}", at=n * hour, iterations=2.5 * hour, options=(1,))

@@ -1,11 +1,10 @@
-"""A world in which decisions know only what jobs have shown (``--known none``)."""
+"""A world in which decisions know only observed values (``--known none``)."""
 
 import math
-from typing import ClassVar
+from typing import Any
 
 import pytest
 
-from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, JobState, Limits, Training
 from dljob.core.profiles import Costs, JobType, Profile, Speed
@@ -13,27 +12,22 @@ from dljob.sim import policies
 from dljob.sim.clusters import Machines, build_packed
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.world import World
-from dljob.sim.jobs.courses import Course
-from dljob.sim.jobs.workloads import TracedJob, Workload
+from dljob.sim.jobs.workloads import Course, TracedJob, Workload
 from dljob.sim.results.records import Record
 from dljob_wire.messages import Shape
+from tests.builders import FakePolicy
 
 NODES = build_packed([Machines(1, 4)])
 COSTS = Costs(process_initialization=20.0, checkpoint=5.0, process_termination=1.0)
 KIND = JobType.of_one_job("job")
 
 
-class Watching:
-    """Decides as max-min, and notes what it was shown of the first job."""
-
-    name: ClassVar[str] = "watching"
-    paper: ClassVar[str] = ""
-    needs: ClassVar[str] = ""
-    breaks: ClassVar[frozenset[Law]] = frozenset()
+class Watching(FakePolicy):
+    """Decides as max-min, and records its view of the first job."""
 
     def __init__(self) -> None:
         self._inner = policies.make("max-min")
-        self.shown: list[tuple[float, JobState, Profile | None]] = []
+        self.shown: list[tuple[float, JobState, Any]] = []
 
     def allocate(self, view: View) -> Decision:
         profile = view.predictor.profiles.get(KIND)
@@ -61,40 +55,36 @@ def play(
     return World(workload, setting, policy=watching).play(), watching
 
 
-def test_what_policies_see_is_learnt_and_not_the_truth():
+def test_policy_sees_learnt_values_only():
     record, watching = play(Course())
     # It stands still once, for the trial of its checkpoint.
     assert record.completed[0].jct == pytest.approx(20.0 + 5.0 + 200.0, abs=1.0)
     early = [profile for now, _, profile in watching.shown if now < 45.0]
     assert all(profile is None or not profile.speeds for profile in early)
     _, state, profile = watching.shown[-1]
-    assert profile is not None
     assert profile.speeds[Shape(1, 1, "")].iterations_per_s == pytest.approx(2.0, rel=0.02)
-    assert profile.costs is not None
     assert profile.costs.process_initialization == pytest.approx(20.0, abs=1.0)
     assert profile.costs.checkpoint == pytest.approx(5.0)
     assert state.speed == pytest.approx(2.0, rel=0.02)
 
 
-def test_a_warm_up_is_played_and_not_believed():
+def test_warm_up_is_played_and_not_believed():
     record, watching = play(Course(warm_up_s=30.0, warm_up_pace=0.2))
     # The pause for the trial falls into the warm-up, of which 25 s are left.
     assert record.completed[0].jct == pytest.approx(20.0 + 30.0 + (400.0 - 10.0) / 2.0, abs=1.0)
     _, _, profile = watching.shown[-1]
-    assert profile is not None
     assert profile.speeds[Shape(1, 1, "")].iterations_per_s == pytest.approx(2.0, rel=0.05)
-    assert profile.costs is not None
     assert profile.costs.process_initialization == pytest.approx(20.0 + 20.0, abs=4.0)
 
 
-def test_a_job_that_reports_nothing_shows_no_progress_and_yet_ends():
+def test_mute_job_shows_no_progress_and_ends():
     record, watching = play(Course(is_mute=True))
     assert len(record.completed) == 1
     assert {state.iterations_at(now) for now, state, _ in watching.shown} == {0.0}
     assert {state.speed for _, state, _ in watching.shown} == {0.0}
 
 
-def test_a_job_that_crashes_is_tried_again_and_fails_for_good():
+def test_crashing_job_is_retried_and_then_fails():
     record, _ = play(Course(crashes_after_s=30.0))
     (job,) = record.jobs
     # Three starts, and the pauses of 10 and 20 s between them.
@@ -102,6 +92,6 @@ def test_a_job_that_crashes_is_tried_again_and_fails_for_good():
     assert record.completed == record.unfinished == []
 
 
-def test_an_untold_length_stays_unknown():
+def test_undeclared_length_stays_unknown():
     _, watching = play(Course(), believed=math.inf)
     assert {state.iterations_total for _, state, _ in watching.shown} == {math.inf}

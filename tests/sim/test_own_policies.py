@@ -1,4 +1,4 @@
-"""A policy of a user's own from a file: it is played like any other, and its mistakes are found."""
+"""A policy from a user's file is played like any other, and its mistakes are found."""
 
 import re
 from pathlib import Path
@@ -51,25 +51,25 @@ def write(tmp_path):
     return write
 
 
-def test_a_policy_of_a_file_decides_with_its_options(write):
+def test_policy_from_file_takes_options(write):
     path = write(OWN)
     shares = policies.read(f"{path}:ShortestName:most=3").allocate(VIEW).shares
     assert [(job, share.gpus) for job, share in shares.items()] == [("a", 3)]
 
 
-def test_the_only_policy_of_a_file_need_not_be_named(write):
+def test_single_policy_of_a_file_needs_no_name(write):
     path = write(OWN)
     assert policies.read(path).name == "shortest-name"
     assert policies.read(f"{path}:most=2").allocate(VIEW).shares[JobId("a")].gpus == 2
 
 
-def test_a_file_that_was_changed_is_read_again(write):
+def test_changed_file_is_reloaded(write):
     assert policies.read(write(OWN)).paper == "none"
     changed = write(OWN, ('paper: ClassVar[str] = "none"', 'paper: ClassVar[str] = "OSDI"'))
     assert policies.read(changed).paper == "OSDI"
 
 
-def test_a_module_beside_it_is_found(write, tmp_path):
+def test_neighbouring_module_is_imported(write, tmp_path):
     (tmp_path / "beside_own.py").write_text("MOST = 2\n", encoding="utf-8")
     path = write(
         OWN,
@@ -115,12 +115,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("changes", "behind", "told"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_refused_with_what_to_write(write, changes, behind, told):
+@pytest.mark.parametrize(("changes", "behind", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_file_is_refused_with_a_remedy(write, changes, behind, message):
     path = write(OWN, *changes)
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is asserted below
         policies.read(path + behind)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 ANSWERS = {
@@ -139,15 +139,15 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "told"), ANSWERS.values(), ids=ANSWERS)
-def test_a_wrong_answer_is_told_with_line_and_time(write, old, new, told):
+@pytest.mark.parametrize(("old", "new", "message"), ANSWERS.values(), ids=ANSWERS)
+def test_wrong_answer_has_line_and_time(write, old, new, message):
     policy = policies.read(write(OWN, (old, new)))
     with pytest.raises(BadInput) as error:
         policy.allocate(VIEW)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
-def test_results_are_known_by_all_that_the_file_imports(write, tmp_path):
+def test_digest_covers_imported_modules(write, tmp_path):
     (tmp_path / "imported_beside.py").write_text("MOST = 2\n", encoding="utf-8")
     text = OWN.replace("import ClassVar\n", "import ClassVar\n\nfrom imported_beside import MOST\n")
     path = tmp_path / "own.py"
@@ -161,7 +161,7 @@ def test_results_are_known_by_all_that_the_file_imports(write, tmp_path):
     assert len({first, second, tasks.digest_own(path)}) == 3
 
 
-def test_the_policy_of_the_page_is_played(tmp_path):
+def test_policy_from_the_docs_is_played(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")

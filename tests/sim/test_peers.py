@@ -1,8 +1,7 @@
 """
-Rigid jobs on counted GPUs: the figures of others, and of an independent program, to the digit.
+Rigid jobs on counted GPUs reproduce published figures and an independent program to the digit.
 
-Every event of these replays goes through the very same cycle as in production, so that it is the
-cycle, the policies and the world together that are held against the reference.
+Each event of a replay runs the production cycle, so the cycle, policies and world are all compared.
 """
 
 import csv
@@ -19,11 +18,11 @@ from dljob.core.policies.papers.tiresias import Tiresias
 from dljob.core.profiles import Costs
 from dljob.sim.clusters import build_counted, fill_nodes
 from dljob.sim.engine.settings import Setting
-from dljob.sim.jobs import workloads
 from dljob.sim.results.scoring import Score
 from dljob.sim.simulating import Contestant, simulate
 from dljob_lab.policies.rigid.fjf import Fjf
 from tests.reference import reference
+from tests.sim.worlds import read_workload
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 POLICIES: dict[str, Policy] = {
@@ -34,22 +33,20 @@ with (TRACES / "peer_figures.csv").open(encoding="utf-8") as file:
     PUBLISHED = list(csv.DictReader(file))
 
 QUICK = "philly_e13805"
-"""The trace that is played in the gate; all others are ``slow``."""
+"""The trace of the gate; the others are ``slow``."""
 NAMES = [
     path.name.removesuffix(".csv.gz")
     for pattern in ("philly_*", "itp_cluster??.*", "tiresias_*")
     for path in sorted(TRACES.glob(f"{pattern}.gz"))
 ]
 MOST_JOBS = 200
-"""Of a longer trace only this number of jobs, the first ones, is replayed at every change."""
+"""A longer trace is cut to this number of jobs."""
 
 
 @cache
 def play(trace: Path, policy: str) -> Score:
     nodes = build_counted(fill_nodes(64))
-    workload = workloads.read(
-        trace, rigid=True, speeds=None, seed=0, gpu_types=("",), largest=64, node_gpus=64
-    )
+    workload = read_workload(trace, rigid=True, node_gpus=64)
     setting = Setting(nodes=nodes, costs=Costs())
     (outcome,) = simulate(workload, setting, contestants=[Contestant(policy, POLICIES[policy])])
     return outcome.score
@@ -77,7 +74,7 @@ def marks_of(trace: str) -> list[pytest.MarkDecorator]:
         for row in PUBLISHED
     ],
 )
-def test_the_published_figures_are_met_to_the_printed_digit(row):
+def test_published_figures_are_met_exactly(row):
     average, *others = figures_of(play(path_of(row["trace"]), row["policy"])).split()
     low, _, high = row["avg"].partition("..")
     assert float(low) <= float(average) <= float(high or low)
@@ -85,7 +82,7 @@ def test_the_published_figures_are_met_to_the_printed_digit(row):
 
 
 def shorten(path: Path, folder: Path) -> Path:
-    """Write the first jobs of a long trace to a file of their own."""
+    """Write the first jobs of a long trace to a new file."""
     with reference.open_text(path) as whole:
         lines = whole.readlines()
     short = folder / path.with_suffix("").name
@@ -94,13 +91,13 @@ def shorten(path: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("trace", [pytest.param(trace, marks=marks_of(trace)) for trace in NAMES])
-def test_every_trace_begins_as_the_reference_plays_it(trace, tmp_path):
+def test_beginning_of_a_trace_matches_the_reference(trace, tmp_path):
     check_against_reference(shorten(path_of(trace), tmp_path))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("trace", NAMES)
-def test_every_trace_is_played_to_its_end_as_the_reference_plays_it(trace):
+def test_whole_trace_matches_the_reference(trace):
     check_against_reference(path_of(trace))
 
 
@@ -111,7 +108,7 @@ def check_against_reference(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_trace_is_played_as_the_reference_plays_it(seed, tmp_path):
+def test_random_trace_matches_the_reference(seed, tmp_path):
     # Few instants and few counts, so that much happens at once and ties are many.
     lots = random.Random(seed)
     counts = lots.choice([(1, 2, 4, 8, 16, 32, 64), (5, 17, 33), (1, 64, 65), (1,)])
@@ -124,7 +121,7 @@ def test_any_trace_is_played_as_the_reference_plays_it(seed, tmp_path):
     check_against_reference(path)
 
 
-def test_jobs_larger_than_the_cluster_are_dropped_and_counted(tmp_path):
+def test_oversized_jobs_are_dropped_and_counted(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,9,65\nb,1,9,64\n", "utf-8")
     assert play(path, "fifo").dropped == 1

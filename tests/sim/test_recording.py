@@ -1,4 +1,4 @@
-"""The record of a simulation: as many GPU-seconds as its figures have, and nothing changed by it."""
+"""The record of a simulation matches its figures, and changes nothing."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def play(policy, *, records=True, **setting):
 
 @pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.parametrize("policy", ["foresight", "adaptive", "kube-pods"])
-def test_the_gpu_seconds_are_those_of_the_figures(policy, mechanism):
+def test_gpu_seconds_match_the_figures(policy, mechanism):
     outcome = play(policy, mechanism=mechanism)
     assert outcome.happenings is not None
     assert len(outcome.record.completed) == 4
@@ -44,14 +44,14 @@ def test_the_gpu_seconds_are_those_of_the_figures(policy, mechanism):
     }
 
 
-def test_nothing_changes_because_it_is_recorded():
+def test_recording_changes_nothing():
     with_it, without = play("foresight"), play("foresight", records=False)
     assert without.happenings is None
     assert with_it.record.log == without.record.log
     assert with_it.record.jobs == without.record.jobs
 
 
-def test_a_decision_tells_its_reason_what_it_expects_and_what_came():
+def test_decision_has_cause_expectation_and_outcome():
     lines = play("foresight").happenings.lines
     start = next(line for line in lines if isinstance(line, Decided))
     assert (start.job, start.step, start.cause, start.cost_seconds) == ("a", "start", "ItsTurn", 60)
@@ -68,7 +68,7 @@ def test_a_decision_tells_its_reason_what_it_expects_and_what_came():
     assert made_room
 
 
-def test_a_reshape_goes_through_all_its_phases_in_order():
+def test_reshape_passes_all_phases_in_order():
     lines = play("adaptive").happenings.lines
     reshape = next(line for line in lines if isinstance(line, Decided) and line.step == "reshape")
     reached = {

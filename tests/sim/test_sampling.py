@@ -1,4 +1,4 @@
-"""A long trace is cut to a window, and its times are stretched to a load."""
+"""A long trace is cut to a window, and stretched to a load."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def times_of(workload):
     return [traced.job.submitted_at for traced in workload.jobs]
 
 
-def test_a_window_is_consecutive_jobs_from_where_the_seed_says():
+def test_window_is_consecutive_jobs_by_seed():
     windows = [cut(TRACE, 10, seed=seed) for seed in range(5)]
     names = [each.job.id for each in TRACE.jobs]
     begins = []
@@ -26,19 +26,19 @@ def test_a_window_is_consecutive_jobs_from_where_the_seed_says():
     assert times_of(cut(TRACE, 10, seed=1)) == times_of(windows[1])
 
 
-def test_the_load_is_gpu_time_over_what_the_cluster_has_while_jobs_come():
+def test_load_is_gpu_time_over_capacity():
     # 1,000 iterations take 250 s on the four GPUs that each job asks for.
     assert measure_load(TRACE, CLUSTER) == pytest.approx(100 * 1000.0 / (8 * 10.0 * 99 * 99))
 
 
-def test_jobs_that_come_all_at_once_have_no_load():
+def test_simultaneous_jobs_have_no_load():
     batch = make_workload(make_traced("a"), make_traced("b"))
     assert measure_load(batch, CLUSTER) is None
     with pytest.raises(BadInput, match="leave --load out"):
         set_load(batch, CLUSTER, load=0.9)
 
 
-def test_a_window_is_cut_before_its_load_is_set():
+def test_window_is_cut_before_load_is_set():
     both = sample(TRACE, CLUSTER, wanted=Sample(window=10, load=0.9, seed=1))
     assert len(both.jobs) == 10
     assert measure_load(both, CLUSTER) == pytest.approx(0.9)

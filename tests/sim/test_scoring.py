@@ -1,4 +1,4 @@
-"""The figures of a run: each is worked out by hand here, from records and from small worlds."""
+"""The figures of a run, worked out by hand from records and small worlds."""
 
 import math
 
@@ -29,25 +29,13 @@ def score_of(record: Record) -> Score:
     return score(record, policy="p")
 
 
-# --- percentiles --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [1, 2, 20, 21, 100, 422])
-def test_percentiles_are_the_elements_that_their_definition_names(count):
+def test_percentiles_follow_their_definition(count):
     values = [float(value) for value in range(count)]
-    # In fractions: no floating-point number is 0.95.
+    # In fractions, because 0.95 x 20 rounds to more than 19.
     assert median(values) == values[count // 2]
     assert percentile(values, 95) == values[-(-95 * count // 100) - 1]
     assert percentile(values, 99) == values[-(-99 * count // 100) - 1]
-
-
-def test_percentiles_are_not_taken_one_too_high_by_rounding():
-    # 0.95 x 20 is 19 exactly, but 19.000000000000004 and more in some ways to compute it.
-    assert percentile([float(value) for value in range(20)], 95) == 18.0
-    assert percentile([float(value) for value in range(100)], 99) == 98.0
-
-
-# --- completion times ---------------------------------------------------------------------
 
 
 def test_completion_times_count_from_submission():
@@ -58,14 +46,14 @@ def test_completion_times_count_from_submission():
     assert figures.makespan_s == 310.0
 
 
-def test_unfinished_jobs_are_counted_and_in_no_average():
+def test_unfinished_jobs_are_in_no_average():
     record = make_record(make_job("a", 0, 0, 100), make_job("b", 0, None, None))
     figures = score_of(record)
     assert (figures.jobs, figures.unfinished) == (2, 1)
     assert figures.avg_jct_s == 100.0
 
 
-def test_what_does_not_exist_is_not_a_number():
+def test_undefined_figures_are_nan():
     figures = score_of(make_record(make_job("a", 0, None, None)))
     assert math.isnan(figures.avg_jct_s)
     assert math.isnan(figures.p99_jct_s)
@@ -73,10 +61,7 @@ def test_what_does_not_exist_is_not_a_number():
     assert math.isnan(figures.utilization)
 
 
-# --- averages over time -------------------------------------------------------------------
-
-
-def test_averages_over_time_are_over_the_span():
+def test_averages_cover_the_span():
     record = make_record(make_job("a", 100, 100, 300), gpus=8)
     record.sums = Sums(used=800.0, efficiency=400.0, queue=100.0, blocking=50.0)
     figures = score_of(record)
@@ -86,7 +71,7 @@ def test_averages_over_time_are_over_the_span():
     assert figures.blocking_index == 0.25
 
 
-def test_gpus_are_used_while_they_are_held():
+def test_held_gpus_count_as_used():
     record = play((make_traced("a"),), Scripted({0: {"a": 2}}))
     # Two of four GPUs from the start of the process at 50 s, when pods are ready, or before.
     figures = score_of(record)
@@ -94,14 +79,14 @@ def test_gpus_are_used_while_they_are_held():
     assert figures.utilization == 0.5
 
 
-def test_the_blocking_index_is_waiting_over_remaining_time_with_one_gpu():
+def test_blocking_index_is_wait_over_remaining_time():
     jobs = (make_traced("a", options=(1, 4)), make_traced("b", options=(1, 4), iterations=500.0))
     record = play(jobs, policies.make("fifo"), costs=FREE)
     # Over 250 s the index of b rises from 0 to 250 / 500; then no job waits for 125 s.
     assert score_of(record).blocking_index == pytest.approx(0.25 * 250 / 375)
 
 
-def test_a_lost_node_counts_among_the_gpus_all_the_same():
+def test_lost_node_counts_in_utilization():
     record = play(
         (make_traced("a", iterations=800.0, options=(4,)),),
         policies.make("fifo"),
@@ -114,10 +99,7 @@ def test_a_lost_node_counts_among_the_gpus_all_the_same():
     assert figures.utilization == pytest.approx(2 / 3)
 
 
-# --- reshaping ----------------------------------------------------------------------------
-
-
-def test_reshapes_of_a_world_are_counted_and_cost_what_they_cost():
+def test_reshapes_are_counted_with_their_cost():
     record = play((make_traced("a"),), Scripted({0: {"a": 2}, 160: {"a": 4}}), costs=COSTS)
     figures = score_of(record)
     # 100 s on two GPUs, 15 s of change, 200 s on four; its first start took 60 s.
@@ -125,18 +107,15 @@ def test_reshapes_of_a_world_are_counted_and_cost_what_they_cost():
     assert figures.reshape_share == 15.0 / 375.0
 
 
-# --- slowdown and fairness ----------------------------------------------------------------
-
-
-def test_local_fairness_counts_the_jobs_that_were_there_with_it():
-    # Beside "a" are four others half of its time, so on average three jobs share two GPUs.
+def test_local_fairness_counts_concurrent_jobs():
+    # Four other jobs run for half of its time, so on average three jobs share two GPUs.
     rivals = [make_job(str(i), 50, 50, 150, isolated_s=1000.0) for i in range(4)]
     figures = score_of(make_record(make_job("a", 0, 0, 100, isolated_s=50.0), *rivals, gpus=2))
     assert figures.worst_local_rho == pytest.approx(100 / (50 * 3 / 2))
     assert figures.worst_rho == pytest.approx(100 / (50 * 5 / 2))
 
 
-def test_the_wait_is_time_in_the_queue_by_job():
+def test_wait_is_queue_time_per_job():
     record = make_record(make_job("a", 0, 30, 100), make_job("b", 0, 0, 100))
     record.sums = Sums(queue=30.0)
     assert score_of(record).avg_wait_s == 15.0

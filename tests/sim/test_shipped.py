@@ -16,7 +16,8 @@ from dljob.core.predicting.speed_curves import (
 )
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.sim.errors import BadInput
-from dljob.sim.inputs.shipped import find_folder, load_shipped, load_slowdowns, load_speeds
+from dljob.sim.inputs.shipped import find_folder, load_shipped, load_speeds
+from dljob.sim.inputs.tables import Table
 from dljob_wire.messages import Shape
 
 HEADER = "gpu_type,model,global_batch_size,num_gpus,iterations_per_s"
@@ -33,10 +34,7 @@ def speeds_file(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-# --- what is shipped
-
-
-def test_everything_shipped_has_its_origin_and_its_licence():
+def test_every_source_has_readme_and_licence():
     folder = find_folder()
     readme = (folder / "README.md").read_text(encoding="utf-8")
     for part in ("elasticflow", "gavel", "pollux", "chronus"):
@@ -46,7 +44,7 @@ def test_everything_shipped_has_its_origin_and_its_licence():
         assert origin in licences
 
 
-def test_every_shipped_speed_is_a_speed():
+def test_every_shipped_speed_is_plausible():
     for kind, profile in SHIPPED().items():
         assert profile.type == kind
         assert profile.speeds
@@ -56,19 +54,15 @@ def test_every_shipped_speed_is_a_speed():
             assert shape.gpu_type in {"K80", "P100", "V100", "A100", "T4"}
 
 
-# --- the constants of the core are what the shipped measurements say
-
-
-def test_the_usual_loss_by_spreading_is_that_of_chronus():
-    exponents = [
-        -math.log(row.relative_speed) / math.log(row.nodes)
-        for row in load_slowdowns()
-        if row.nodes > 1
-    ]
+def test_spread_exponent_matches_chronus():
+    columns = ("model", "num_gpus", "num_nodes", "relative_speed")
+    table = Table.read(find_folder() / "chronus" / "placement_slowdown.csv", required=columns)
+    slowdowns = [(row.whole("num_nodes", least=1), row.positive("relative_speed")) for row in table]
+    exponents = [-math.log(speed) / math.log(nodes) for nodes, speed in slowdowns if nodes > 1]
     assert median(exponents) == pytest.approx(SPREAD_EXPONENT, abs=0.005)
 
 
-def test_the_usual_ratios_of_types_are_those_of_gavel():
+def test_type_speeds_match_gavel():
     for kind in ("P100", "V100"):
         ratios = [
             ratio
@@ -86,7 +80,7 @@ def _on_one_gpu(profile: Profile) -> Profile:
     )
 
 
-def test_the_usual_time_of_an_iteration_is_that_of_elasticflow():
+def test_iteration_time_matches_elasticflow():
     profiles = load_speeds(find_folder() / "elasticflow" / "throughput.csv").values()
     curves = [
         {point.gpus: point.speed for point in points}
@@ -104,13 +98,10 @@ def test_the_usual_time_of_an_iteration_is_that_of_elasticflow():
     assert [term / sum(terms) for term in terms] == pytest.approx(USUAL_TIME, abs=0.02)
 
 
-# --- predictions of measured points that were held back
-
-
 def errors_without(
     kinds: str, hide: Callable[[Shape, Shape], bool], ask: Callable[[Shape, list[int]], bool]
 ) -> list[float]:
-    """Relative errors at the shapes that are asked for, each time with others hidden."""
+    """Return the relative errors at the chosen shapes, each predicted with some shapes hidden."""
     errors = []
     for kind, profile in SHIPPED().items():
         for shape, speed in profile.speeds.items():
@@ -133,7 +124,7 @@ def same_count(one: Shape, other: Shape) -> bool:
 @pytest.mark.parametrize(
     ("kind", "at_most"), [("A100", 0.06), ("T4", 0.08), ("V100 P100 K80", 0.12)]
 )
-def test_a_count_between_measured_ones_is_predicted(kind, at_most):
+def test_count_between_measured_ones_is_predicted(kind, at_most):
     errors = errors_without(
         kind, same_count, lambda shape, counts: counts[0] < shape.gpus < counts[-1]
     )
@@ -143,7 +134,7 @@ def test_a_count_between_measured_ones_is_predicted(kind, at_most):
 @pytest.mark.parametrize(
     ("kind", "at_most"), [("A100", 0.08), ("T4", 0.1), ("V100 P100 K80", 0.15)]
 )
-def test_a_batch_size_never_measured_is_predicted_from_the_others(kind, at_most):
+def test_unmeasured_batch_is_predicted(kind, at_most):
     errors = []
     for held_back, profile in SHIPPED().items():
         others = {each: known for each, known in SHIPPED().items() if each != held_back}
@@ -158,10 +149,7 @@ def test_a_batch_size_never_measured_is_predicted_from_the_others(kind, at_most)
     assert median(errors) <= at_most
 
 
-# --- a user's own file
-
-
-def test_a_file_of_speeds_becomes_profiles(speeds_file):
+def test_speeds_file_becomes_profiles(speeds_file):
     path = speeds_file(f"{HEADER}\nV100,gpt,64,1,2.5\nV100,gpt,64,4,7.5\n,gpt,,2,1\n")
     profiles = load_speeds(path)
     assert dict(profiles[JobType("gpt", "", 64)].speeds) == {
@@ -192,17 +180,17 @@ def test_a_file_of_speeds_becomes_profiles(speeds_file):
         (f'{HEADER}\nV100,"gpt,64,1,2\n', "speeds.csv:2", "not CSV", "quotes"),
     ],
 )
-def test_a_wrong_file_is_told_in_one_line(speeds_file, text, where, what, remedy):
+def test_wrong_speeds_file_has_a_one_line_error(speeds_file, text, where, what, remedy):
     with pytest.raises(BadInput) as caught:
         load_speeds(speeds_file(text))
-    told = str(caught.value)
-    assert f"{where}:" in told
-    assert what in told
-    assert remedy in told.rpartition("; ")[2]
-    assert "\n" not in told
+    message = str(caught.value)
+    assert f"{where}:" in message
+    assert what in message
+    assert remedy in message.rpartition("; ")[2]
+    assert "\n" not in message
 
 
-def test_whatever_a_file_holds_the_error_is_one_printable_line(speeds_file):
+def test_error_for_any_file_is_one_printable_line(speeds_file):
     path = speeds_file(f'{HEADER}\nV100,"a\nb",64,1,"\x1b[31m{"9" * 500}"\n')
     with pytest.raises(BadInput) as caught:
         load_speeds(path)

@@ -1,4 +1,4 @@
-"""A workload holds the jobs of a trace with true speeds that leave no question open."""
+"""A workload has the jobs of a trace, with a true speed for every possible shape."""
 
 import math
 import subprocess
@@ -12,9 +12,9 @@ from dljob.core.model import Cluster, Mechanism, Node
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.profiles import Costs, JobType
 from dljob.sim.errors import BadInput
-from dljob.sim.jobs import workloads
 from dljob.sim.jobs.workloads import Learning, TracedJob, Workload
 from dljob_wire.messages import Shape
+from tests.sim.worlds import read_workload
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 ALL = sorted(path for path in TRACES.glob("*.csv.gz") if "published" not in path.name)
@@ -27,8 +27,7 @@ MODELS = "job_id,submit_time_s,duration_s,num_gpus,model,global_batch_size,itera
 
 def read(path: Path | str, **changes) -> Workload:
     path = path if isinstance(path, Path) else TRACES / f"{path}.csv.gz"
-    usual = {"rigid": False, "speeds": None, "seed": 0, "gpu_types": ("",), "largest": 64}
-    return workloads.read(path, **(usual | changes))
+    return read_workload(path, **changes)
 
 
 def predict(workload: Workload, traced: TracedJob, *shape) -> float:
@@ -39,32 +38,21 @@ def predict(workload: Workload, traced: TracedJob, *shape) -> float:
     return predictor.speed(traced.job, Shape(*shape))
 
 
-# --- rigid jobs ---------------------------------------------------------------------------
-
-
-def test_rigid_jobs_run_on_what_they_asked_for_at_one_iteration_a_second():
-    workload = read("philly_ee9e8c", rigid=True)
+def test_rigid_jobs_run_as_requested_with_speed_one_everywhere():
+    workload = read("philly_ee9e8c", rigid=True, gpu_types=("P100", "V100"))
     for traced in workload.jobs:
         demand = traced.job.gpus
         assert demand.options == (demand.requested,)
         assert traced.job.type == JobType("as-requested")
         assert traced.iterations == traced.job.training.iterations
-
-
-def test_the_speed_of_rigid_jobs_is_one_wherever_they_run():
-    workload = read("philly_ee9e8c", rigid=True, gpu_types=("P100", "V100"))
     counts = {traced.job.gpus.requested for traced in workload.jobs}
     shapes = [(gpus, nodes) for gpus in counts for nodes in {1, 2, 3, 8, gpus} if nodes <= gpus]
     for kind in ("P100", "V100"):
-        speeds = {predict(workload, workload.jobs[0], *shape, kind) for shape in shapes}
-        assert speeds == {1.0}
-
-
-# --- scaling drawn by lot -----------------------------------------------------------------
+        assert {predict(workload, workload.jobs[0], *shape, kind) for shape in shapes} == {1.0}
 
 
 @pytest.mark.parametrize("gpu_types", [("",), ("V100", "P100")])
-def test_a_drawn_job_takes_its_duration_on_what_it_asked_for(gpu_types):
+def test_drawn_job_keeps_its_duration_as_requested(gpu_types):
     workload = read("philly_2869ce", gpu_types=gpu_types, node_gpus=4)
     for traced in workload.jobs:
         asked = traced.job.gpus.requested
@@ -72,7 +60,7 @@ def test_a_drawn_job_takes_its_duration_on_what_it_asked_for(gpu_types):
             assert predict(workload, traced, asked, nodes, gpu_types[0]) == 1.0
 
 
-def test_lots_depend_on_the_seed_and_the_name_of_the_job_only(tmp_path):
+def test_draws_depend_on_seed_and_job_name_only(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + "b,0,60,2\na,5,60,2\n", encoding="utf-8")
     few = {str(traced.job.id): traced.job.type for traced in read(path).jobs}
@@ -83,7 +71,7 @@ def test_lots_depend_on_the_seed_and_the_name_of_the_job_only(tmp_path):
 
 
 @pytest.mark.slow
-def test_lots_are_the_same_in_every_process():
+def test_draws_are_the_same_in_every_process():
     script = (
         "from pathlib import Path; from dljob.sim.jobs import workloads;"
         f"w = workloads.read(Path({str(TRACES / 'philly_e13805.csv.gz')!r}), rigid=False,"
@@ -103,7 +91,7 @@ def test_lots_are_the_same_in_every_process():
     assert len(printed) == 1
 
 
-def test_a_job_beyond_every_curve_gets_one_that_rises_furthest_and_we_say_so():
+def test_job_beyond_every_curve_gets_the_longest():
     workload = read("philly_ee9e8c", largest=128)
     (note,) = workload.notes
     assert note.startswith("no measured curve rises beyond 64 GPUs: the 3 jobs that ask for more")
@@ -112,10 +100,7 @@ def test_a_job_beyond_every_curve_gets_one_that_rises_furthest_and_we_say_so():
     assert predict(workload, widest, 128, 16, "") == 1.0
 
 
-# --- traces that name models --------------------------------------------------------------
-
-
-def test_elasticflows_jobs_have_the_speeds_measured_at_their_batch():
+def test_elasticflow_jobs_have_measured_speeds():
     workload = read("itp_cluster01_models")
     traced = workload.jobs[0]
     assert traced.job.type == JobType("resnet50", "", 256)
@@ -129,7 +114,7 @@ def test_elasticflows_jobs_have_the_speeds_measured_at_their_batch():
         assert traced.iterations / speed >= 600
 
 
-def test_gavels_steps_are_those_of_all_gpus():
+def test_gavel_steps_are_divided_by_gpus():
     workload = read("gavel_continuous_96")
     traced = next(t for t in workload.jobs if t.job.gpus.requested == 4)
     # ResNet-18 (batch size 128) on four V100: 69.95 steps a second, a fourth of it each.
@@ -164,7 +149,7 @@ def test_gavels_steps_are_those_of_all_gpus():
         ),
     ],
 )
-def test_a_job_that_nothing_is_known_of_is_told_with_its_line(tmp_path, content, field, words):
+def test_unknown_job_is_refused_with_its_line(tmp_path, content, field, words):
     path = tmp_path / "trace.csv"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(BadInput, match=words) as caught:
@@ -172,9 +157,6 @@ def test_a_job_that_nothing_is_known_of_is_told_with_its_line(tmp_path, content,
     assert caught.value.line == 2
     assert len(str(caught.value).splitlines()) == 1
     assert caught.value.remedy
-
-
-# --- all of them --------------------------------------------------------------------------
 
 
 def name_of(path: Path) -> str:
@@ -191,7 +173,7 @@ def name_of(path: Path) -> str:
     ],
 )
 @pytest.mark.parametrize("rigid", [True, False], ids=["rigid", "elastic"])
-def test_every_shape_that_a_job_may_take_has_a_speed(path, rigid):
+def test_every_possible_shape_has_a_speed(path, rigid):
     workload = read(path, rigid=rigid, gpu_types=("V100", "P100"))
     assert workload.known == workload.truths
     assert workload.name == name_of(path)
@@ -205,10 +187,7 @@ def test_every_shape_that_a_job_may_take_has_a_speed(path, rigid):
             assert 0.0 < speeds[Shape(count, 1, gpu_type)].iterations_per_s < math.inf
 
 
-# --- learning -----------------------------------------------------------------------------
-
-
-def test_a_learning_curve_reaches_its_target_when_it_says():
+def test_learning_curve_reaches_its_target():
     rising = Learning(b0=0.002, b1=1.5, c=0.93)
     falling = Learning(b0=0.002, b1=0.5, c=0.3, falls=True)
     assert rising.truth_at(rising.iterations_to(0.9)) == pytest.approx(0.9)

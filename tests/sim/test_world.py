@@ -1,13 +1,11 @@
-"""The effects of decisions in the simulated world: costs, failures, and work that is never lost."""
+"""The effects of decisions in the simulated world: costs, failures and conserved work."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import Node, NodeName
 from dljob.core.profiles import Costs
@@ -15,6 +13,7 @@ from dljob.sim import policies
 from dljob.sim.engine.settings import Outage
 from dljob.sim.engine.world import PATIENCE
 from dljob.sim.results.records import Happening, Record
+from tests.builders import FakePolicy
 from tests.core.examples import few_examples
 from tests.sim.worlds import (
     COSTS,
@@ -39,10 +38,7 @@ def halts(record: Record, job: str) -> list[float]:
     return times_of(record, Happening.HALTS, job)
 
 
-# --- what changes cost --------------------------------------------------------------------
-
-
-def test_in_place_a_victim_trains_until_the_newcomer_is_initialised():
+def test_in_place_victim_trains_until_newcomer_is_ready():
     record = play(
         (make_traced("old"), make_traced("new", at=100.0)),
         Scripted({0: {"old": 4}, 100: {"old": 2, "new": 2}}),
@@ -54,7 +50,7 @@ def test_in_place_a_victim_trains_until_the_newcomer_is_initialised():
     assert next(job.lost_s for job in record.jobs if job.job == "old") == 15.0
 
 
-def test_recreated_pods_of_a_newcomer_start_when_its_gpus_are_free():
+def test_recreated_pods_start_when_gpus_are_free():
     record = play(
         (make_traced("old"), make_traced("new", at=100.0)),
         Scripted({0: {"old": 4}, 100: {"old": 2, "new": 2}}),
@@ -77,7 +73,7 @@ def test_growing_into_idle_gpus_costs_one_restart(mechanism, cost):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_job_holds_its_gpus_until_its_process_is_gone(mechanism):
+def test_job_holds_gpus_until_its_process_ends(mechanism):
     record = play(
         (make_traced("a"), make_traced("b", at=10.0)),
         Scripted({0: {"a": 4}, 311: {"b": 4}}),
@@ -90,10 +86,7 @@ def test_a_job_holds_its_gpus_until_its_process_is_gone(mechanism):
     assert starts(record, "b") == [waits + 10.0]
 
 
-# --- changes of mind ----------------------------------------------------------------------
-
-
-def test_a_victim_never_stops_for_a_newcomer_that_is_called_off_in_time():
+def test_cancelled_newcomer_stops_no_victim():
     record = play(
         (make_traced("old"), make_traced("new", at=100.0)),
         Scripted({0: {"old": 4}, 100: {"old": 2, "new": 2}, 130: {"old": 4, "new": None}}),
@@ -103,7 +96,7 @@ def test_a_victim_never_stops_for_a_newcomer_that_is_called_off_in_time():
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_change_that_is_taken_back_ends_where_it_began(mechanism):
+def test_reverted_change_loses_only_its_cost(mechanism):
     record = play(
         (make_traced("a"),),
         Scripted({0: {"a": 4}, 100: {"a": 2}, 101: {"a": 4}}),
@@ -114,10 +107,7 @@ def test_a_change_that_is_taken_back_ends_where_it_began(mechanism):
     assert job.completed_at == 60.0 + 250.0 + job.lost_s
 
 
-# --- nodes that fail ----------------------------------------------------------------------
-
-
-def test_a_job_falls_back_to_its_last_checkpoint_when_its_node_is_lost():
+def test_lost_node_rolls_back_to_the_last_checkpoint():
     record = play(
         (make_traced("a", iterations=4000.0),),
         Scripted({0: {"a": 4}}),
@@ -134,7 +124,7 @@ def test_a_job_falls_back_to_its_last_checkpoint_when_its_node_is_lost():
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("costs", [FREE, COSTS], ids=["free", "costly"])
-def test_a_node_may_die_at_any_moment_of_a_change(mechanism, costs):
+def test_node_may_die_during_a_change(mechanism, costs):
     for second in range(0, 400, 29):
         record = play(
             (make_traced("a"), make_traced("b", at=100.0)),
@@ -157,7 +147,7 @@ def test_a_node_may_die_at_any_moment_of_a_change(mechanism, costs):
             assert trained_by(record)[job.job] == pytest.approx(1000.0 + job.redone)
 
 
-def test_a_job_waits_for_the_node_that_has_its_checkpoint():
+def test_job_waits_for_the_node_of_its_checkpoint():
     record = play(
         (make_traced("a", iterations=4000.0, shared=False),),
         policies.make("fifo"),
@@ -169,7 +159,7 @@ def test_a_job_waits_for_the_node_that_has_its_checkpoint():
 
 
 @pytest.mark.parametrize("policy", ["foresight", "fifo", "ones"])
-def test_a_policy_outlives_a_cluster_without_nodes(policy):
+def test_policy_survives_an_empty_cluster(policy):
     record = play(
         (make_traced("a"), make_traced("b", at=150.0, options=(2,))),
         policies.make(policy),
@@ -178,17 +168,14 @@ def test_a_policy_outlives_a_cluster_without_nodes(policy):
     assert len(record.completed) == 2
 
 
-# --- when it is decided -------------------------------------------------------------------
-
-
-def test_changes_that_cost_nothing_make_no_decisions_of_their_own():
+def test_free_changes_make_no_extra_decisions():
     jobs = tuple(make_traced(f"j{i}", at=100.0 * i, iterations=500.0) for i in range(5))
     record = play(jobs, policies.make("srtf"), costs=FREE)
     instants = {e.time for e in record.log if e.what in (Happening.SUBMITTED, Happening.COMPLETED)}
     assert record.decisions == len(instants)
 
 
-def test_all_events_of_an_instant_make_one_decision():
+def test_simultaneous_events_make_one_decision():
     jobs = tuple(make_traced(f"j{i}", iterations=400.0, options=(1,)) for i in range(4))
     late = make_traced("late", at=400.0, options=(4,))
     record = play((*jobs, late), policies.make("fifo"), costs=FREE)
@@ -198,13 +185,9 @@ def test_all_events_of_an_instant_make_one_decision():
 
 
 @dataclass(frozen=True)
-class Restless:
-    """Asks to be woken without end, and never gives any job a GPU."""
+class Restless(FakePolicy):
+    """Wakes without end, and gives no job a GPU."""
 
-    name: ClassVar[str] = "restless"
-    paper: ClassVar[str] = "none"
-    needs: ClassVar[str] = "nothing"
-    breaks: ClassVar[frozenset[Law]] = frozenset()
     after: float = 60.0
 
     def allocate(self, view: View) -> Decision:
@@ -212,13 +195,11 @@ class Restless:
 
 
 @pytest.mark.parametrize("after", [60.0, 0.0, -5.0])
-def test_a_policy_that_wakes_and_starves_is_not_asked_for_ever(after):
+def test_starving_policy_is_not_asked_for_ever(after):
     record = play((make_traced("a"),), Restless(after))
     assert record.decisions == PATIENCE + 1
     assert [job.job for job in record.unfinished] == ["a"]
 
-
-# --- what is always true ------------------------------------------------------------------
 
 JOBS = st.lists(
     st.tuples(
@@ -243,7 +224,7 @@ OUTAGES = st.lists(
     costly=st.booleans(),
     seed=st.integers(0, 3),
 )
-def test_work_is_conserved_whatever_happens(policy, mechanism, jobs, outages, costly, seed):
+def test_work_is_conserved(policy, mechanism, jobs, outages, costly, seed):
     traced = tuple(
         make_traced(f"j{i}", at=float(at), iterations=float(iterations), options=options)
         for i, (at, iterations, options) in enumerate(sorted(jobs))
@@ -273,7 +254,7 @@ def test_work_is_conserved_whatever_happens(policy, mechanism, jobs, outages, co
 
 
 def _holding(record: Record) -> set[str]:
-    """Return the jobs that have GPUs at the end, by the log."""
+    """Return the jobs that have GPUs at the end, from the log."""
     holding: set[str] = set()
     for entry in record.log:
         if entry.what is Happening.GRANTED:

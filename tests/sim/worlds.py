@@ -1,14 +1,14 @@
 """
 Small worlds whose every second can be worked out by hand.
 
-A :class:`Scripted` policy gives what a script says at the time it says, so that a test can look at
-what a change costs without asking who decided it and why. :class:`Watched` is a world that is
-checked after every instant.
+A :class:`Scripted` policy follows a script of numbers of GPUs over time, so that a test sees the cost
+of a change apart from the reason for it. :class:`Watched` is a world that checks itself.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Policy, Share, View
@@ -28,9 +28,11 @@ from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim import policies
 from dljob.sim.engine.settings import Outage, Setting
 from dljob.sim.engine.world import World
+from dljob.sim.jobs import workloads
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob.sim.results.records import Happening, Record
 from dljob_wire.messages import Shape
+from tests.builders import FakePolicy
 
 COSTS = Costs(
     pod_initialization=50.0,
@@ -39,13 +41,13 @@ COSTS = Costs(
     process_termination=2.0,
     pod_termination=20.0,
 )
-"""Sums that tell which parts they are made of: a restart in place takes 15, recreation 85."""
+"""A sum of these shows its parts: a restart in place takes 15, recreation 85."""
 
 ONE_NODE = (Node.of("n1", 4),)
 TWO_NODES = (Node.of("n1", 4), Node.of("n2", 4))
 
 Wish = int | Mapping[str, int] | None
-"""How many GPUs, or how many on which node, or none."""
+"""A number of GPUs, or numbers by node, or none."""
 
 
 def make_traced(
@@ -73,7 +75,7 @@ def make_traced(
 
 
 def make_workload(*jobs: TracedJob) -> Workload:
-    """A workload of jobs that all scale linearly, spread over nodes or not."""
+    """A workload of jobs that scale linearly, also over several nodes."""
     kind = JobType("linear")
     speeds = {
         Shape(gpus, nodes): Speed(float(gpus))
@@ -88,7 +90,7 @@ SHORT: Mapping[str, Mapping[str, str]] = {
     "ones": {"generations": "2", "evaluations": "64"},
     "sia": {"period": "600"},
 }
-"""Options with which the policies that search long, or often, take little time."""
+"""Options that make slow policies quick."""
 
 
 RARE: Mapping[str, Mapping[str, str]] = {
@@ -96,27 +98,24 @@ RARE: Mapping[str, Mapping[str, str]] = {
     "sia": {"period": "14400"},
     "themis": {"lease": "14400"},
 }
-"""Options with which the policies that decide in rounds decide now and then in a trace of many hours."""
+"""Options that make round-based policies decide rarely in a trace of many hours."""
 
 
 def write_short(name: str) -> str:
-    """Write a policy as users do, for a test that plays all of them on a long trace."""
+    """Name a policy with quick options, as users write it."""
     options = {**SHORT, **RARE}.get(name, {})
     return ":".join([name, *(f"{option}={value}" for option, value in options.items())])
 
 
 def make_short(name: str) -> Policy:
-    """Make a policy by name for a test that plays all of them."""
+    """Make a policy with quick options."""
     return policies.make(name, SHORT.get(name))
 
 
 @dataclass(frozen=True)
-class Scripted:
-    """Gives every job what the script said last, and asks to be woken for what it says next."""
+class Scripted(FakePolicy):
+    """Gives every job its last number in the script, and wakes for the next entry."""
 
-    name: ClassVar[str] = "scripted"
-    paper: ClassVar[str] = "none"
-    needs: ClassVar[str] = "nothing"
     breaks: ClassVar[frozenset[Law]] = frozenset({Law.PURPOSE})  # A script has no reasons.
     script: Mapping[float, Mapping[str, Wish]] = field(default_factory=dict)
 
@@ -144,8 +143,14 @@ def make_share(wish: int | Mapping[str, int]) -> Share:
     return Share(sum(nodes.values()), cause, nodes=nodes)
 
 
+def read_workload(path: Path, **changes: Any) -> Workload:
+    """Read a trace or DLJob files for one unnamed type of GPU."""
+    usual = {"rigid": False, "speeds": None, "seed": 0, "gpu_types": ("",), "largest": 64}
+    return workloads.read(path, **{**usual, **changes})
+
+
 class Watched(World):
-    """A world that is held to what must be true of any, after every instant."""
+    """A world that checks its invariants after every instant."""
 
     def _follow_instant(self) -> None:
         super()._follow_instant()
@@ -188,7 +193,7 @@ def times_of(record: Record, what: Happening, job: str) -> list[float]:
 
 
 def trained_by(record: Record) -> dict[str, float]:
-    """Return the GPU-seconds that each job trained, by the log alone."""
+    """Return the GPU-seconds that each job trained, from the log."""
     done: dict[str, float] = {}
     since: dict[str, tuple[float, int]] = {}
     for entry in record.log:

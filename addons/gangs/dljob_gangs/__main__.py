@@ -8,7 +8,7 @@ import click
 
 from dljob.kube import access
 from dljob.kube.certificates import WrongAuthority
-from dljob.kube.programs.program import log_to_stderr, new_identity, run_until_told
+from dljob.kube.programs import log_to_stderr, new_identity, run_until_signal
 from dljob.kube.shown_certificate import NoCertificate
 from dljob_gangs.members import Overtaking, Rules
 from dljob_gangs.running import Gangs, GangSettings
@@ -128,7 +128,7 @@ def main(  # noqa: PLR0913 - an argument for each option
 
 async def _run(found: access.Access, settings: GangSettings) -> None:
     gangs = Gangs(found, settings, instance=new_identity())
-    if await run_until_told(gangs.run()):
+    if await run_until_signal(gangs.run()):
         log.info("stops; bound pods stay bound")
 
 

@@ -22,7 +22,7 @@ from dljob.kube.access import Access
 from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.events import EventWriter
 from dljob.kube.health_server import HealthServer
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import together
 from dljob.kube.resources import NODES, PODS
 from dljob.kube.shown_certificate import Shown
 from dljob.kube.watches.watching import Followed, NotInstalled, Watches

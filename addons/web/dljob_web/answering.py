@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from dljob_web.games import GameError
 from dljob_web.guarding import Handler, refuse
 
 LEVEL: Final = 5
@@ -73,8 +72,6 @@ async def speak_plainly(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     except SourceError as error:
         return refuse(error.status, str(error), problems=error.problems)
-    except GameError as error:
-        return refuse(error.status, str(error))
     except web.HTTPException as error:
         answer = refuse(error.status, f"{request.method} {request.path}: {error.reason}")
         if "Allow" in error.headers:

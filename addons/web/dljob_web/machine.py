@@ -19,7 +19,7 @@ from io import TextIOWrapper
 from ipaddress import ip_address
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dljob.cli.output.streams import harmless_document
 from dljob.cli.verbs.server.profiles import find_store, open_profiles
@@ -28,9 +28,7 @@ from dljob.client.local.local_backend import LocalBackend
 from dljob.control.recording.composing import compose, losses, make_memory, read_entries
 from dljob.core.recording.record import Header, Record, Source
 from dljob.local.folders import Folders
-from dljob_web.answering import write
 from dljob_web.beside_up import ANYWHERE, LOG, LOOPBACK, Page
-from dljob_web.games import Game
 from dljob_web.guarding import Guard
 from dljob_web.listening import listen, serve
 from dljob_web.serving import Server
@@ -82,16 +80,14 @@ class LiveSource:
         with telling():
             return read_tail(self._backend, name, node=node)
 
-    def plan(self, documents: list[Json], token: str) -> str:  # noqa: ARG002 - as above
+    def plan(self, documents: list[Json], token: str) -> Json:  # noqa: ARG002 - as above
         with telling():
-            return write(show_plan(self._backend.preview(documents)))
+            return show_plan(self._backend.preview(documents))
 
-    def pose(self, question: object) -> Game:
-        return Game(
-            ("dljob.cli.verbs.studies.supposing", str(self._folders.root)),
-            json.dumps(question).encode(),
-            remedy="ask with dljob simulate --live",
-        )
+    def what_if(self, question: Any, *, is_gone: Callable[[], bool]) -> Json:
+        with telling():
+            answer: Json = harmless_document(self._backend.what_if(question, is_gone=is_gone))
+            return answer
 
 
 class StoreSource(LiveSource):
@@ -119,7 +115,7 @@ class StoreSource(LiveSource):
 
 
 class Log(RotatingFileHandler):
-    """The log of the page, which also gets what is written to standard error, such as errors of games."""
+    """The log of the page, which also gets what is written to standard error."""
 
     def _open(self) -> TextIOWrapper:
         stream = super()._open()

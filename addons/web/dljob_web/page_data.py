@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from dljob.core.model import GpuRef, NodeName, Placement
 from dljob.core.placement.limits import namespace_of
-from dljob.core.problems import printable
 from dljob.core.recording.record import (
     Clock,
     Decided,
@@ -37,6 +36,7 @@ from dljob.core.recording.usage import (
     read_timelines,
     sum_usage,
 )
+from dljob_wire.problems import printable
 
 NO_DECISION = -1
 """Marks a span without a decision, such as a new attempt after a crash."""

@@ -7,7 +7,8 @@ All of it comes from a :class:`Source`. The record and the lists are read and pa
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -26,7 +27,6 @@ from dljob_web.answering import (
     write,
 )
 from dljob_web.document import write_live_page
-from dljob_web.games import Game, Games
 from dljob_web.guarding import CALLER, Caller, Guard, Handler, add_headers
 from dljob_web.log_threads import LogThreads
 from dljob_web.page_data import make_page_data
@@ -75,10 +75,10 @@ class Source(Protocol):
     def withheld(self) -> str:
         """The reason why these viewers get no futures, with the remedy; empty: they get them."""
 
-    def pose(self, question: object) -> Game:
-        """Prepare the game of two futures: one as it is, and one in which something is different."""
+    def what_if(self, question: Any, *, is_gone: Callable[[], bool]) -> Json:
+        """Play two futures: one as it is, and one in which something is different; ``is_gone`` ends both."""
 
-    def plan(self, documents: list[Json], token: str) -> Game | str:
+    def plan(self, documents: list[Json], token: str) -> Json:
         """Plan for jobs that are not submitted, as ``dljob submit --dry-run -o json`` does, as far as the viewers may see."""
 
     def read_log(self, name: str, *, node: str, token: str) -> Json:
@@ -103,6 +103,28 @@ class Listed(NamedTuple):
 ANYONE: Final = Caller()
 
 
+class Asking:
+    """The turns of viewers who ask about the future, which takes seconds of a core: one each, and all of them a few."""
+
+    def __init__(self, most: int = 1) -> None:
+        self._most = most
+        self._viewers: set[str] = set()
+
+    @contextmanager
+    def turn(self, viewer: str) -> Iterator[None]:
+        """Let a viewer ask within the block; raises :class:`SourceError` if the viewer must wait."""
+        is_own = viewer in self._viewers
+        if is_own or len(self._viewers) >= self._most:
+            whose = "another question of yours" if is_own else "another question"
+            raise SourceError(f"{whose} is being answered; ask again in a moment", status=429)
+        # Nothing awaits between the check and this, so that two requests cannot take one turn.
+        self._viewers.add(viewer)
+        try:
+            yield
+        finally:
+            self._viewers.discard(viewer)
+
+
 class Server:
     """Answers from one source; :meth:`application` is what aiohttp runs."""
 
@@ -112,10 +134,10 @@ class Server:
         *,
         every_s: float = RECORD_S,
         present_s: float = PRESENT_S,
-        games: Games | None = None,
+        asking: Asking | None = None,
         logs: LogThreads | None = None,
     ) -> None:
-        """``games`` and ``logs`` may be shared by several servers, with their limits."""
+        """``asking`` and ``logs`` may be shared by several servers, with their limits."""
         self._source = source
         # Each is made on a thread of the pool, so that a source is asked by several threads at
         # once.
@@ -123,7 +145,7 @@ class Server:
         self._listed: Renewed[Listed] = Renewed(lambda _: self._list_jobs(), every_s=present_s)
         self._nodes = Renewed(lambda _: pack_items(source.list_nodes()), every_s=present_s)
         self._policies = pack_items(list_live())
-        self._games = games or Games()
+        self._asking = asking or Asking()
         self._cutting = asyncio.Lock()
         self._explaining = asyncio.Semaphore(MOST_EXPLAINED)
         self._logs = logs or LogThreads()
@@ -183,11 +205,14 @@ class Server:
         """Answer with two futures of all jobs."""
         if self._source.withheld:
             raise SourceError(self._source.withheld, status=403)
-        return await self._play(request, lambda question, _: self._source.pose(question))
+        return await self._ask(
+            request,
+            lambda question, _: self._source.what_if(question, is_gone=lambda: _is_gone(request)),
+        )
 
     async def plan(self, request: web.Request) -> web.Response:
         """Answer with the decision about jobs that are not submitted, and its effects on all others."""
-        return await self._play(
+        return await self._ask(
             request, lambda document, token: self._source.plan(read_documents(document), token)
         )
 
@@ -199,9 +224,7 @@ class Server:
         )
         return answer_packed(request, Packed.of(write(told)), "application/json")
 
-    async def _play(
-        self, request: web.Request, pose: Callable[[Any, str], Game | str]
-    ) -> web.Response:
+    async def _ask(self, request: web.Request, ask: Callable[[Any, str], Json]) -> web.Response:
         """Answer a question about all jobs; each user has one turn at a time."""
         try:
             question = json.loads(await request.read())
@@ -209,12 +232,8 @@ class Server:
             raise SourceError("the question is no JSON", status=400) from error
         caller = request.get(CALLER, ANYONE)
         # The turn begins after the request has come in, so that a slow viewer holds back no other one.
-        with self._games.turn(caller.name):
-            answer = await asyncio.to_thread(pose, question, caller.token)
-            if isinstance(answer, Game):
-                answer = await self._games.play(answer, is_gone=lambda: _is_gone(request))
-        # On a thread, because the futures of thousands of jobs take a while to pack.
-        packed = await asyncio.to_thread(Packed.of, answer)
+        with self._asking.turn(caller.name):
+            packed = await asyncio.to_thread(lambda: Packed.of(write(ask(question, caller.token))))
         return answer_packed(request, packed, "application/json")
 
     def _read(self, before: Happened | None) -> Happened:

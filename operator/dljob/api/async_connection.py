@@ -18,7 +18,7 @@ from dljob.api.lines import Line
 from dljob.api.refusals import NotFound
 from dljob.api.timelines import Timeline
 from dljob.api.values import Event, Explanation, Plan
-from dljob.client.backend import Backend
+from dljob.client.backend import Backend, Json
 from dljob.client.goals import FINISHED, LOOK_S
 from dljob.client.jobviews import JobView
 
@@ -74,6 +74,9 @@ class AsyncConnection:
 
     async def plan(self, *jobs: Job) -> Plan:
         return await self._ask(lambda here: here.plan(*jobs))
+
+    async def what_if(self, **differences: str | int) -> Json:
+        return await self._ask(lambda here: here.what_if(**differences))
 
     async def jobs(self, selector: str = "") -> list[JobView]:
         return await self._ask(lambda here: here.jobs(selector))

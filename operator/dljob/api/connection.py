@@ -1,19 +1,21 @@
 """
 The place where jobs run, as a program asks it: one ``dljob up``, or a cluster.
 
-:class:`Connection` is synchronous, also in a notebook: see :mod:`dljob.api.asking`.
+:class:`Connection` is synchronous, also in a notebook: :class:`Questions` asks in another thread where an event loop
+runs in the caller's, because the backend of a cluster runs a loop of its own.
 """
 
+import asyncio
 import threading
 import time
 import warnings
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
-from dljob.api.asking import Questions
 from dljob.api.jobs import Gpus, Job, demand_of, problems_of, raise_all
 from dljob.api.refusals import NeverHolds, NotFound, Problem, TimedOut, WrongUse, refusing
 from dljob.api.timelines import Timeline
@@ -107,6 +109,14 @@ class Connection:
         documents = _check(jobs)
         found = self._ask(lambda: self._backend.preview(documents))
         return Plan(tuple(found.effects), tuple(found.notices), found.tells_others)
+
+    def what_if(self, **differences: str | int) -> Json:
+        """
+        Play two futures of all jobs: as it is, and with these differences, such as ``job="bert", most=2``.
+
+        The differences are the options of ``dljob what-if``; the answer is what it prints with ``-o json``.
+        """
+        return self._ask(lambda: self._backend.what_if(differences))
 
     # --- reading
 
@@ -264,7 +274,12 @@ class Awaited:
         """Check the goal; raises :class:`~dljob.api.refusals.NeverHolds` if the job can no longer reach it."""
         verdict = self.goal.judge(job)
         if verdict is Verdict.NEVER:
-            raise _never(self.name, self.goal, job)
+            if job is None:
+                problem = Problem(f"there is no job {self.name}", "jobs() lists those that are")
+                raise NeverHolds(problem)
+            why = f" ({job.message})" if job.message else ""
+            fate = f"{self.name} is {job.phase}{why}, and will not be {self.goal} any more"
+            raise NeverHolds(Problem(fate, "see logs()"))
         return verdict is Verdict.HOLDS
 
     def late(self, job: JobView | None) -> TimedOut:
@@ -288,10 +303,31 @@ def _wait_for(
         time.sleep(pause if left is None else min(pause, left))
 
 
-def _never(name: str, goal: Goal, job: JobView | None) -> NeverHolds:
-    if job is None:
-        return NeverHolds(Problem(f"there is no job {name}", "jobs() lists those that are"))
-    why = f" ({job.message})" if job.message else ""
-    return NeverHolds(
-        Problem(f"{name} is {job.phase}{why}, and will not be {goal} any more", "see logs()")
-    )
+T = TypeVar("T")
+
+
+class Questions:
+    def __init__(self) -> None:
+        self._apart: ThreadPoolExecutor | None = None
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer, or raise a refusal of :mod:`dljob.api.refusals`."""
+        with refusing():
+            if not _has_event_loop():
+                return question()
+            if self._apart is None:
+                # One thread: the backend of a cluster is not made for several at once.
+                self._apart = ThreadPoolExecutor(1, thread_name_prefix="dljob")
+            return self._apart.submit(question).result()
+
+    def close(self) -> None:
+        if self._apart is not None:
+            self._apart.shutdown()
+
+
+def _has_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

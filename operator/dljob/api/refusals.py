@@ -5,17 +5,18 @@ The packages below raise exceptions of their own, some of them click's, for the 
 :func:`refusing` turns each into one of these, so that a program needs to know only this module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import click
 
 from dljob import installed
-from dljob.client.backend import Away, BackendError, Complaint, NotThere
+from dljob.client.backend import Away, BackendError, NotThere
 from dljob.client.backend import Conflict as Overtaken
-from dljob.core import checking, problems
+from dljob.core import checking
 from dljob.sim.errors import BadInput
+from dljob_wire import problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def refusing() -> Iterator[None]:
     except click.ClickException as error:
         raise WrongUse(split(" ".join(error.format_message().split()))) from error
     except BackendError as error:
-        raise _kind_of(error)(*_problems_of(error)) from error
+        found = [split(each.line, each.path, each.document) for each in error.complaints]
+        raise _kind_of(error)(*(found or [split(str(error))])) from error
     except checking.BrokenLaw as error:
         raise BrokenLaw(Problem(str(error))) from error
 
@@ -136,8 +138,3 @@ def _kind_of(error: BackendError) -> type[Refused]:
     if isinstance(error, NotThere):
         return NotFound
     return Conflict if isinstance(error, Overtaken) else Refused
-
-
-def _problems_of(error: BackendError) -> Sequence[Problem]:
-    found: Sequence[Complaint] = error.complaints
-    return [split(each.line, each.path, each.document) for each in found] or [split(str(error))]

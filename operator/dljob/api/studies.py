@@ -119,11 +119,9 @@ def make_contestant(policy: str | contract.Policy) -> Contestant:
         except ValueError as error:
             message, _, remedy = str(error).partition("; ")
             raise WrongUse(Problem(message, remedy, path="policies")) from error
-    return Contestant(policy.name, policies.guard(policy, _source_of(type(policy))))
-
-
-def _source_of(kind: type) -> Path:
+    kind = type(policy)
     try:
-        return Path(inspect.getfile(kind.allocate))  # type: ignore[attr-defined]
+        source = Path(inspect.getfile(kind.allocate))
     except (AttributeError, OSError, TypeError):
-        return Path(kind.__name__)
+        source = Path(kind.__name__)
+    return Contestant(policy.name, policies.guard(policy, source))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dljob.api.refusals import Problem, WrongUse
-from dljob.client.exporting import files
-from dljob.client.exporting.files import Format
+from dljob.client import exporting
+from dljob.client.exporting import Format
 from dljob.core.recording.record import Record
 from dljob.sim.simulating import Outcome
 
@@ -39,12 +39,12 @@ class Timeline:
     @property
     def page(self) -> str:
         """A page for a browser that loads nothing."""
-        return files.render(self.record, Format.HTML).decode()
+        return exporting.render(self.record, Format.HTML).decode()
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write it: a page (``.html``), a trace for Perfetto (``.pftrace``), else JSON lines."""
         file = Path(path)
-        files.write_file(file, self.record)
+        exporting.write_file(file, self.record)
         return file
 
     def show(self) -> None:

@@ -17,13 +17,13 @@ from typing import NoReturn
 
 import click
 
-from dljob.cli.output.messages import INTERRUPTED, say, tell_lines
+from dljob.cli.output.messages import INTERRUPTED, MOST_LINES, say
 from dljob.cli.output.streams import guard_output
 from dljob.cli.verb_list import VERBS, LazyGroup
 from dljob.client.backend import BackendError
 from dljob.client.sources import WrongJobs
-from dljob.core.problems import WrongDocument
 from dljob.sim.errors import BadInput
+from dljob_wire.problems import WrongDocument
 
 Told = click.ClickException | BadInput | WrongDocument | WrongJobs | BackendError
 """Errors whose cause the user can remove."""
@@ -43,12 +43,9 @@ def main() -> NoReturn:
     """Run the command line of this process, and exit."""
     if sys.stdout is not None and sys.stderr is not None:
         guard_output()
-    sys.exit(run(sys.argv[1:], prog=name_program(sys.argv[0])))
-
-
-def name_program(path: str) -> str:
-    """Return the command as the user typed it: kubectl finds ``kubectl-dljob`` for ``kubectl dljob``."""
-    return "kubectl dljob" if Path(path).name.startswith("kubectl-") else "dljob"
+    # kubectl finds `kubectl-dljob` for `kubectl dljob`.
+    is_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+    sys.exit(run(sys.argv[1:], prog="kubectl dljob" if is_plugin else "dljob"))
 
 
 def run(arguments: list[str], *, prog: str = "dljob") -> int:
@@ -98,7 +95,6 @@ def _give_up_output() -> None:
 
 
 def _refuse(error: Told, prog: str) -> int:
-    """Print the problems of the user's input, one on each line."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
@@ -108,5 +104,10 @@ def _refuse(error: Told, prog: str) -> int:
         say(f"{verb}: {' '.join(error.format_message().split())}")
         return error.exit_code
     lines = error.lines() if isinstance(error, WrongDocument) else [str(error)]
-    tell_lines(error.lines if isinstance(error, WrongJobs) else lines, prog)
+    if isinstance(error, WrongJobs):
+        lines = list(error.lines)
+    for line in lines[:MOST_LINES]:
+        say(f"{prog}: {line}")
+    if len(lines) > MOST_LINES:
+        say(f"{prog}: and {len(lines) - MOST_LINES} more problems; fix these first")
     return 1

@@ -85,16 +85,20 @@ class LazyGroup(click.Group):
 VERBS = {
     "Jobs": {
         "run": Verb("verbs.jobs.run", "Run a training command as a job, without a file."),
-        "submit": Verb("verbs.jobs.submit", "Submit jobs, or preview the decision about them."),
+        "submit": Verb("verbs.jobs.run:submit", "Submit jobs, or preview the decision about them."),
         "apply": Verb("verbs.jobs.apply", "Submit jobs, and change those that exist already."),
         "get": Verb("verbs.watching.get", "List jobs, once or as they change."),
         "describe": Verb("verbs.watching.describe", "Show everything about a job."),
         "why": Verb("verbs.watching.why", "Explain what a job does now, or why it waits."),
+        "what-if": Verb(
+            "verbs.watching.what_if", "Show when jobs would end if something were different."
+        ),
         "history": Verb(
             "verbs.watching.history", "List the decisions about a job, with cause and cost."
         ),
         "record": Verb(
-            "verbs.watching.record", "Write the record of events to a file, or for Perfetto."
+            "verbs.watching.report:record_command",
+            "Write the record of events to a file, or for Perfetto.",
         ),
         "report": Verb(
             "verbs.watching.report", "Sum up where GPU time went, by namespace, user, job or type."
@@ -104,7 +108,7 @@ VERBS = {
         "wait": Verb(
             "verbs.watching.wait", "Wait until jobs are in a phase, have a condition, or are gone."
         ),
-        "set": Verb("verbs.jobs.assign", "Change the GPUs and the priority of jobs."),
+        "set": Verb("verbs.jobs.steer:assign", "Change the GPUs and the priority of jobs."),
         "edit": Verb("verbs.jobs.edit", "Change a job in your editor."),
         "suspend": Verb(
             "verbs.jobs.steer:suspend", "Take all GPUs from jobs until they are resumed."
@@ -133,7 +137,6 @@ VERBS = {
         "policies": Verb("verbs.studies.policies", "List the policies."),
     },
     "More": {
-        "mcp": Verb("verbs.agents.mcp", "Serve agents by the Model Context Protocol."),
         "completion": Verb("completion", "Print the completion script for your shell."),
     },
 }

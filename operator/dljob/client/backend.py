@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     # Everyday verbs must not load the model of the brain and, with it, numpy.
-    from dljob.core.profiles import Profile
     from dljob.core.recording.record import Record
 
 Json = dict[str, Any]
@@ -101,6 +100,22 @@ def never() -> bool:
     return False
 
 
+def name_fully(question: Any, find: Callable[[str], str]) -> Any:
+    """Give the jobs of a question about the future their names with the namespace."""
+    if not isinstance(question, dict):
+        return question
+    named = {field: question.get(field) for field in ("job", "another")}
+    full = {field: find(name) for field, name in named.items() if name and isinstance(name, str)}
+    return {**question, **full}
+
+
+def name_briefly(answer: Json, home: str) -> Json:
+    """Leave the namespace ``home`` out of the jobs' names in two futures."""
+    for job in (job for future in answer["futures"] for job in future["jobs"]):
+        job["job"] = job["job"].removeprefix(f"{home}/")
+    return answer
+
+
 class LogQuery(NamedTuple):
     """A selection of a job's output."""
 
@@ -169,6 +184,13 @@ class Backend(Protocol):
     def preview(self, documents: Sequence[Json]) -> Plan:
         """Return the decision that would follow if these jobs were submitted now."""
 
+    def what_if(self, question: Json, *, is_gone: Callable[[], bool] = never) -> Json:
+        """
+        Play the future of all jobs as it is, and with the differences of a question: ``futures`` and ``notes``.
+
+        docs/reference/page-api.md describes questions and answers. ``is_gone`` ends the play.
+        """
+
     def explain(self, name: str) -> Json:
         """Explain what a job does now."""
 
@@ -201,9 +223,6 @@ class Backend(Protocol):
 
     def list_settings(self) -> list[Json]:
         """List the settings of the controller with their origins."""
-
-    def read_profiles(self) -> "list[Profile]":
-        """Read the profiles that the controller publishes; that of one machine has them in its store alone."""
 
     def list_log_nodes(self, name: str) -> list[str]:
         """Name the nodes that have or may get output of a job."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from dljob.core.problems import listed
+from dljob_wire.problems import listed
 
 Fields = Mapping[str, Any]
 
@@ -51,7 +51,11 @@ class Demand(NamedTuple):
         counts = self.counts if self.counts is not None else self._narrowed(gpus)
         kept = {name: value for name, value in gpus.items() if name not in COUNTS}
         changed = {**counts, **kept}
-        if "requested" in kept and not _allows(counts, kept["requested"]):
+        if "options" in counts:
+            allowed = counts["options"]
+        else:
+            allowed = range(counts["min"], counts["max"] + 1)
+        if "requested" in kept and kept["requested"] not in allowed:
             del changed["requested"]
         return changed
 
@@ -79,12 +83,6 @@ class Demand(NamedTuple):
 
 
 COUNTS = frozenset({"options", "min", "max"})
-
-
-def _allows(counts: Fields, number: int) -> bool:
-    if "options" in counts:
-        return number in counts["options"]
-    return bool(counts["min"] <= number <= counts["max"])
 
 
 def read_counts(text: str) -> Fields:

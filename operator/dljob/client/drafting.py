@@ -97,6 +97,9 @@ def name_of(words: Sequence[str]) -> str:
 def build(draft: Draft, name: str) -> Json:
     """Write the document of a job of this name."""
     labels = {"labels": dict(draft.labels)} if draft.labels else {}
+    log = draft.progress_log
+    if log is None and draft.progress_file is None:
+        log = USUAL_PROGRESS
     return {
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",
@@ -111,7 +114,7 @@ def build(draft: Draft, name: str) -> Json:
                 batchSize=draft.batch_size,
             ),
             profile={"model": draft.model} if draft.model else None,
-            progress=_progress(draft),
+            progress=_given(log=log, file=draft.progress_file),
             checkpoint=_checkpoint(draft) or None,
             priority=draft.priority,
             backoffLimit=draft.retries,
@@ -123,12 +126,6 @@ def build(draft: Draft, name: str) -> Json:
 
 def _given(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _progress(draft: Draft) -> Json:
-    if draft.progress_file is not None:
-        return _given(log=draft.progress_log, file=draft.progress_file)
-    return {"log": draft.progress_log if draft.progress_log is not None else USUAL_PROGRESS}
 
 
 def _checkpoint(draft: Draft) -> Json:

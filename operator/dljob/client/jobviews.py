@@ -92,10 +92,11 @@ class JobView:
         allocation, progress = status.get("allocation", {}), status.get("progress", {})
         queue = status.get("queue", {})
         gone = status.get("cancelled") or metadata.get("deletionTimestamp")
+        manager = manager_of(document)
         return cls(
             name=full_name(document, home),
             phase=CANCELLING if gone else status.get("phase", "Submitted"),
-            message=status.get("message") or _managed(document),
+            message=status.get("message") or (f"is managed by {manager}" if manager else ""),
             labels=metadata.get("labels") or {},
             priority=document["spec"].get("priority", 0),
             gpus=allocation.get("gpus", 0),
@@ -119,11 +120,6 @@ class JobView:
             version=metadata.get("resourceVersion", ""),
             document=document,
         )
-
-
-def _managed(document: Json) -> str:
-    manager = manager_of(document)
-    return f"is managed by {manager}" if manager else ""
 
 
 def _bounds(progress: Mapping[str, Any]) -> tuple[float, float | None] | None:

@@ -77,7 +77,7 @@ class Chosen:
         if self.target is None:
             assert self.folders is not None
             return LocalBackend(self.folders.socket, or_else=self.or_else)
-        from dljob.client.cluster.backend import ClusterBackend  # noqa: PLC0415 - see _find_cluster
+        from dljob.client.cluster.backend import ClusterBackend  # noqa: PLC0415 - see decide
 
         return ClusterBackend(self.target.connect(), self.everywhere, notice=notice)
 
@@ -89,7 +89,11 @@ def decide(place: Place) -> Chosen:
             " --all-namespaces are a cluster; give one or the other"
         )
     if place.state is None and _is_cluster(place):
-        return Chosen(target=_find_cluster(place), everywhere=place.everywhere)
+        # It takes longer to load than all else, and users of one machine do not need it.
+        from dljob.client.cluster.connecting import find_target  # noqa: PLC0415
+
+        target = find_target(place.kubeconfig, place.context, place.namespace)
+        return Chosen(target=target, everywhere=place.everywhere)
     return Chosen(folders=find_folders(place.state), or_else="" if place.state else CLUSTER_REMEDY)
 
 
@@ -98,7 +102,9 @@ def choose(place: Place) -> Backend:
 
 
 def _is_cluster(place: Place) -> bool:
-    if place.names_cluster or _is_plugin():
+    context = click.get_current_context(silent=True)
+    program = context.find_root().info_name if context is not None else ""
+    if place.names_cluster or (program or "").startswith("kubectl"):
         return True
     wanted = os.environ.get(PLATFORM, "")
     if wanted not in ("", MACHINE, CLUSTER):
@@ -107,20 +113,10 @@ def _is_cluster(place: Place) -> bool:
         )
     if wanted or os.environ.get("DLJOB_STATE"):
         return wanted == CLUSTER
-    return _has_cluster() and not _answers(find_folders(None).socket)
-
-
-def _is_plugin() -> bool:
-    """Return true if kubectl started this process."""
-    context = click.get_current_context(silent=True)
-    name = context.find_root().info_name if context is not None else ""
-    return (name or "").startswith("kubectl")
-
-
-def _has_cluster() -> bool:
     named = [Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
     files = named or [Path.home() / ".kube" / "config"]
-    return any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
+    has_cluster = any(file.is_file() for file in files) or bool(os.environ.get(SERVICE_HOST))
+    return has_cluster and not _answers(find_folders(None).socket)
 
 
 def find_folders(state: Path | None) -> Folders:
@@ -140,13 +136,6 @@ def _answers(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-def _find_cluster(place: Place) -> "Target":
-    # It takes longer to load than all else, and users of one machine do not need it.
-    from dljob.client.cluster.connecting import find_target  # noqa: PLC0415
-
-    return find_target(place.kubeconfig, place.context, place.namespace)
 
 
 @contextmanager

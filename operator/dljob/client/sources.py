@@ -75,12 +75,6 @@ def _below(source: Source, prefix: str) -> Callable[[str], int] | None:
     return lambda path: find(f"{prefix}.{path}" if path else prefix)
 
 
-def is_job(source: Source) -> bool:
-    """Return true for a DLJob, and for a document without a kind."""
-    document = source.document
-    return not isinstance(document, dict) or document.get("kind", KIND) == KIND
-
-
 def check(sources: Sequence[Source]) -> list[Json]:
     """Return the documents; raise :class:`WrongJobs` with all their problems."""
     from dljob.core.documents import jobfile  # noqa: PLC0415 - takes longer to load than to do the rest

@@ -1,5 +1,5 @@
 """
-When a job that waits is expected to start, and how many start before it, as the verbs tell it.
+The expected start of a job that waits and the number of jobs before it, as the verbs print them.
 
 The server of ``dljob up`` plays its scheduler on for it (:mod:`dljob.core.foreseeing`), and so does the operator of
 a cluster, which writes it into the status of the job.

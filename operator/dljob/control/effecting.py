@@ -36,25 +36,13 @@ class Effects:
         clock: Callable[[], float],
     ) -> None:
         self._platform = platform
-        self._actor = actor
+        self.actor = actor
         self._records = records
-        self._outcomes = outcomes
+        self.outcomes = outcomes
         self._quarantine = quarantine
         self._batch_size = batch_size
         self._pace = pace
         self._clock = clock
-
-    def check(self) -> None:
-        """Raise :class:`Fenced` if a request has shown that another controller leads."""
-        self._actor.check()
-
-    async def end(self) -> None:
-        """Cancel all requests."""
-        await self._actor.end()
-
-    async def report_late(self, scene: Scene) -> None:
-        """Report the recorded part of a failed cycle."""
-        await self._outcomes.report_late(scene)
 
     async def bring_about(
         self,
@@ -66,18 +54,18 @@ class Effects:
         alarm: Alarm,
     ) -> bool:
         """Record the scene, carry out the commands and report the outcome; return False if a status was refused."""
-        self._outcomes.note(outcome)
+        self.outcomes.note(outcome)
         pace, spent = self._pace, effort.seconds
         with effort.aside():
             began = time.perf_counter()
             # A launch that is still under way must not create a pod that this record unbooks.
-            await self._actor.finish()
+            await self.actor.finish()
             since = time.perf_counter()
             self._batch_size.note_rest(since - began)
             if not await self._keep(scene):
                 return False
             slots = Slots(pace.launches_at_once, self._cut_after(since, spent, alarm=alarm))
-            await self._actor.carry_out(
+            await self.actor.carry_out(
                 commands,
                 scene,
                 quarantine=self._quarantine,
@@ -94,7 +82,7 @@ class Effects:
                 left=slots.left,
             )
         )
-        await self._outcomes.report()
+        await self.outcomes.report()
         return True
 
     def _cut_after(self, since: float, effort: float, *, alarm: Alarm) -> Callable[[], bool]:

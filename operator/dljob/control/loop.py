@@ -136,7 +136,7 @@ class Controller:
                 settles = not self.scheduler.is_unfinished
                 await self._alarm.wait(self._next_cycle, settles=settles)
         finally:
-            await self.effects.end()
+            await self.effects.actor.end()
             await self._notices.end()
 
     async def _run_once(self) -> None:
@@ -175,11 +175,11 @@ class Controller:
         began = time.perf_counter()
         # Before the observation, because news that arrives during this cycle begins the next one.
         self._alarm.begin_cycle()
-        self.effects.check()
+        self.effects.actor.check()
 
         # 1. Read the situation, and judge the news.
         before = await self.observer.observe()
-        await self.effects.report_late(before)
+        await self.effects.outcomes.report_late(before)
         before, broken = self.observer.mark_gpus(before)
         remember(self._learning.update, before)
         verdicts = self.scheduler.judge(before)

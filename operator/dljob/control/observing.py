@@ -10,8 +10,8 @@ from dljob.control.gpus.faults import GpuFaults
 from dljob.control.gpus.occupancy import Occupancy
 from dljob.control.gpus.uuids import GpuUuids
 from dljob.control.gpus.visibility import MissingGpus
+from dljob.control.judging.distrusting import DistrustedPods
 from dljob.control.judging.silence import Breaker, SilentPlaces
-from dljob.control.judging.trust.distrusting import DistrustedPods
 from dljob.control.scheduling import Options
 from dljob.control.situation.dialer import Contacts
 from dljob.control.situation.job_pods import JobPods
@@ -84,7 +84,6 @@ class Observer:
             scene = self._see(observation)
         self._distrusted.keep(scene)
         if not self.has_met_all and self._have_all_answered(scene):
-            self._distrusted.rise()
             self._distrusted.end_meeting()
         scene = self._breaker.update(scene)
         self._quarantine.unheard = self._breaker.unheard

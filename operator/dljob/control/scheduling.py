@@ -13,7 +13,7 @@ from dljob.control.deciding import snapshots
 from dljob.control.judging import judging
 from dljob.control.judging.checkpoints import counts
 from dljob.control.judging.progress import is_changing
-from dljob.control.judging.starting_pods import StartingPods
+from dljob.control.judging.unchanged_pods import UnchangedPods
 from dljob.control.pacing import BatchSize, Pace
 from dljob.control.reporting import events
 from dljob.control.reporting.ports import LearningPort, MetricsPort
@@ -28,7 +28,7 @@ from dljob.core.checking import BrokenLaw
 from dljob.core.contract import Policy
 from dljob.core.model import CauseCode, JobId, Mechanism, Snapshot
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.planning import Plan, Step, Stop, Wait
+from dljob.core.planning import Plan, Stop, Wait
 from dljob.core.profiles import Costs
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Scheduler:
         self._metrics = metrics
         self._quarantine = quarantine
         self._batch_size = batch_size
-        self._starting = StartingPods()
+        self._starting = UnchangedPods()
         self._last = _Decided()
 
     @property
@@ -224,7 +224,11 @@ class Scheduler:
         most = self._batch_size.most
         batch = plan.first(most, urgent=events.HOPELESS_CODES) if most else plan
         is_whole = batch is plan and not plan.is_partial
-        self._last.is_unfinished = not is_whole or any(map(_displaces, batch.steps))
+        # A displaced job loses all its GPUs, and only another decision can place it again.
+        displaces = any(
+            isinstance(step, Stop) and step.cause.code in _DISPLACED for step in batch.steps
+        )
+        self._last.is_unfinished = displaces or not is_whole
         return batch
 
     def _fail_to_decide(self, snapshot: Snapshot, scene: Scene, *, error: Exception) -> Decision:
@@ -264,8 +268,3 @@ _DISPLACED = {
     CauseCode.SPEC_CHANGED,
     CauseCode.TWO_MASTERS,
 }
-
-
-def _displaces(step: Step) -> bool:
-    """Return True if a job loses all its GPUs and only another decision can place it again."""
-    return isinstance(step, Stop) and step.cause.code in _DISPLACED

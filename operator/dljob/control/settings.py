@@ -6,11 +6,7 @@ file (``pace: {periodSeconds: 15}``), and then the default. A file with an unkno
 type is refused. The strings under the fields are their documentation, here and in ``dljob config show``.
 """
 
-import ast
-import functools
-import inspect
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
@@ -22,15 +18,27 @@ from dljob.control.sidecars.dialing import DialSettings
 from dljob.control.situation.rules import Rules
 from dljob.core.model import Mechanism
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.problems import Problem, WrongDocument, nearest
 from dljob.core.profiles import Costs
 from dljob.store.addresses import redact
-from dljob_wire.kinds import camel, snake
+from dljob_wire.kinds import (
+    Flag,
+    Form,
+    Kind,
+    Many,
+    Named,
+    Number,
+    OneOf,
+    Text,
+    Whole,
+    camel,
+    documentation,
+    snake,
+)
+from dljob_wire.problems import Problem, WrongDocument, nearest
 
 PREFIX = "DLJOB_"
 RENAMED: Final = {"notify.on": "notify.events", "notify.True": "notify.events"}
 """Former names of settings; YAML reads the word on, without quotes, as true."""
-_WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +150,9 @@ class Loaded(NamedTuple, Generic[Tree]):
 
     def described(self) -> Iterator[Setting]:
         """Return every value without credentials, with its origin and its documentation."""
-        for path, value, documentation in _iter_leaves(self.settings, ""):
+        for path, value, note in _iter_leaves(self.settings, ""):
             shown = _HIDERS[path](value) if path in _HIDERS else value
-            yield Setting(path, shown, self.origins.get(path, "default"), documentation)
+            yield Setting(path, shown, self.origins.get(path, "default"), note)
 
 
 def load_tree(
@@ -170,7 +178,7 @@ def load_tree(
     for path, value in _flatten(document, "", problems=problems, whole=whole):
         given[path] = (value, file)
     for path in (*paths, *RENAMED):
-        variable = variable_of(path)
+        variable = PREFIX + snake(path).replace(".", "_").upper()
         if environment and variable in environment:
             given[path] = (environment[variable], variable)
     for path, value in (options or {}).items():
@@ -194,11 +202,6 @@ def load_tree(
 # --- names --------------------------------------------------------------------------------
 
 
-def variable_of(path: str) -> str:
-    """Return the variable of the environment that has a setting."""
-    return PREFIX + snake(path).replace(".", "_").upper()
-
-
 def _unknown(path: str, value: object, *, paths: Mapping[str, None]) -> Problem:
     if path in RENAMED:
         return Problem(path, value, "has another name now", f"write {RENAMED[path]}")
@@ -211,7 +214,8 @@ def _unknown(path: str, value: object, *, paths: Mapping[str, None]) -> Problem:
 
 
 def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
-    notes = _documentation(type(tree))
+    declared: type = type(tree)
+    notes = documentation(declared)
     for each in fields(tree):
         value = getattr(tree, each.name)
         path = f"{prefix}{camel(each.name)}"
@@ -219,28 +223,6 @@ def _iter_leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
             yield from _iter_leaves(value, f"{path}.")
         else:
             yield path, value, notes.get(each.name, "")
-
-
-def _documentation(kind: type) -> Mapping[str, str]:
-    """Return the strings under the fields of a class and of its bases."""
-    notes: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        if is_dataclass(each):
-            notes.update(_own_documentation(each))
-    return notes
-
-
-@functools.cache
-def _own_documentation(kind: type) -> Mapping[str, str]:
-    tree = ast.parse(inspect.getsource(kind)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    notes: dict[str, str] = {}
-    for above, below in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name):
-            text = below.value if isinstance(below, ast.Expr) else None
-            if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                notes[above.target.id] = inspect.cleandoc(text.value)
-    return notes
 
 
 def _flatten(
@@ -285,59 +267,31 @@ def _set(
     return tree
 
 
-def _read(kind: Any, value: Any) -> Any:
+def _read(annotation: Any, value: Any) -> Any:
     """Read a value of YAML or of the environment; a ValueError says what it should be."""
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        words = [each.value for each in kind]
-        if value not in words:
-            raise ValueError("one of " + ", ".join(words))
-        return kind(value)
-    if kind is bool:
-        return _read_switch(value)
-    if kind == tuple[str, ...]:
-        return _read_words(value)
-    if kind == Mapping[str, int]:
-        return read_numbers(value)
-    if kind is str:
-        if not isinstance(value, str):
-            raise ValueError("a text")
-        return value
-    noun = "a number" if kind is float else "a whole number"
+    is_words = isinstance(annotation, type) and issubclass(annotation, Enum)
+    kind = OneOf(annotation) if is_words else _KINDS[annotation]
     try:
-        number = math.nan if isinstance(value, bool) else kind(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{noun}, 0 or more")
-    return number
+        given = kind.from_text(value) if isinstance(value, str) else value
+        return kind.parse(list(given) if isinstance(given, tuple) else given)
+    except ValueError as error:
+        raise ValueError(kind.allowed) from error
 
 
-def _read_switch(value: Any) -> bool:
-    words = {"true": True, "false": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise ValueError("true or false")
-
-
-def read_numbers(value: Any) -> dict[str, int]:
-    """Read whole numbers by names: a mapping in a file, ``NAME=NUMBER,…`` elsewhere."""
-    wrong = "a mapping of names to whole numbers, or NAME=NUMBER,NAME=NUMBER"
-    if isinstance(value, str):
-        parts = [part.partition("=") for part in value.split(",") if part.strip()]
-        value = {name.strip(): number.strip() for name, _, number in parts}
-    numbers = {}
-    for name, number in value.items() if isinstance(value, Mapping) else [("", "")]:
-        text = str(number)
-        if not isinstance(name, str) or isinstance(number, bool) or not _WHOLE.fullmatch(text):
-            raise ValueError(wrong)
-        numbers[name] = int(text)
+def read_numbers(text: str) -> dict[str, int]:
+    """Read whole numbers by names, ``NAME=NUMBER,…``; a ValueError says what it should be."""
+    numbers: dict[str, int] = _read(Mapping[str, int], text)
     return numbers
 
 
-def _read_words(value: Any) -> tuple[str, ...]:
-    words = value.split(",") if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise ValueError("a list of strings")
-    return tuple(word.strip() for word in words if word.strip())
+_TEXT: Final = Text(1_000_000, min_length=0)
+_NUMBER: Final = Whole(-(10**9), 10**9)
+_KINDS: Final[Mapping[Any, Kind]] = {
+    bool: Flag(),
+    int: Whole(maximum=math.inf),
+    float: Number(maximum=math.inf),
+    str: _TEXT,
+    tuple[str, ...]: Many(_TEXT, 1000),
+    Mapping[str, int]: Named(_NUMBER, 100_000, Form(".*", "is no name", "name a namespace, or *")),
+}
+"""The kind of a setting, by its annotation."""

@@ -19,8 +19,8 @@ from dljob.core.model import GpuDemand, JobState, Snapshot
 from dljob.core.placement.largest import acceptable_types, largest_possible
 from dljob.core.placement.needs import Needs
 from dljob.core.predicting.predictor import Predictor
-from dljob.core.problems import listed
 from dljob.core.profiles import JobType
+from dljob_wire.problems import listed
 
 MOST_NAMED = 4
 """Up to this many numbers of GPUs are named; more are counted."""

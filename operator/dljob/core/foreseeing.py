@@ -1,5 +1,5 @@
 """
-The scheduler played ahead: when waiting jobs start, and which jobs a new one would affect.
+The one play of the future: the scheduler played ahead from a snapshot, until jobs have started or ended.
 
 :func:`foresee` repeats the decision of the loop. Running jobs train as predicted until the first of them is done, the
 next decision follows, and so on until every waiting job has started or the policy can say no more. The answer rests on the
@@ -9,12 +9,14 @@ A length that a policy only supposes counts as unknown. ``dljob why``, ``get`` a
 :func:`foresee_courses` plays until jobs end. Its bounds come from two further plays, in which all jobs are as quick and as
 slow as the bounds of their remaining times allow.
 
+:func:`foresee_all` plays until all jobs end, and returns the GPUs of each meanwhile: ``what-if``.
+
 :func:`preview` makes one decision twice, with and without some jobs, and returns the differences: ``submit --dry-run``.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -23,11 +25,10 @@ from dljob.core.contract import Policy
 from dljob.core.explaining import sentences as explaining
 from dljob.core.model import CauseCode, JobId, JobState, Placement, Snapshot
 from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
-from dljob.core.predicting.predictor import Estimate, Predictor, Span
+from dljob.core.predicting.predictor import SUPPOSED_S, Estimate, Predictor, Span
 from dljob.core.predicting.spans import span_remaining
-from dljob.core.problems import listed
 from dljob.core.recording.expecting import remaining_with
-from dljob_wire.messages import Shape
+from dljob_wire.problems import listed
 
 MOST_DECISIONS: Final = 200
 """No start beyond this number of decisions is predicted."""
@@ -54,6 +55,20 @@ class Course(NamedTuple):
     start: Span
     end: Span
     unknown_because: str = ""
+
+
+class Future(NamedTuple):
+    """The GPUs of a job over time, and its end; all times are seconds from now."""
+
+    gpus: int
+    """The number of GPUs that the next decision leaves or gives the job."""
+    spans: tuple[tuple[float, float, int], ...]
+    """From when until when the job has how many GPUs; without an end, until the last decision that was played."""
+    ends_in: float | None
+    """``None`` if unknown."""
+    unknown_because: str = ""
+    supposes: bool = False
+    """Whether it ends after a supposed time, because its length or its speed is not known."""
 
 
 class _Pace(Enum):
@@ -106,193 +121,256 @@ def foresee_courses(
     }
 
 
+def foresee_all(
+    snapshot: Snapshot, policy: Policy, *, is_late: Callable[[], bool] = lambda: False
+) -> dict[JobId, Future]:
+    """
+    Return the futures of all jobs but suspended ones; only ``is_late`` ends the search.
+
+    A job of unknown length or speed trains for a supposed time, so that those behind it have a future.
+    """
+    jobs = [state.id for state in (*snapshot.running, *snapshot.pending) if not state.job.suspend]
+    play = _Play(snapshot, policy, set(), unended=set(jobs), supposes=True)
+    play.run(is_late, is_whole=True)
+    return {job: play.tell_future(job) for job in jobs}
+
+
 def _span(played: Sequence[float]) -> Span:
     # Where the quick play did not come so far, the job may begin or end at any time.
     low = min(played) if math.isfinite(played[_Pace.QUICK.value]) else 0.0
     return Span(played[0], low, max(played))
 
 
-@dataclass
 class _Play:
-    snapshot: Snapshot
-    policy: Policy
-    missing: set[JobId]
-    """The jobs that waited at the beginning and have not started."""
-    unended: set[JobId] = field(default_factory=set)
-    """The jobs whose ends are to be found."""
-    pace: _Pace = _Pace.EXPECTED
+    """
+    A future, decision by decision.
 
-    def __post_init__(self) -> None:
+    A job's state changes only with its GPUs, so that a decision costs what changes, as in the loop.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        missing: set[JobId],
+        *,
+        unended: Collection[JobId] = (),
+        pace: _Pace = _Pace.EXPECTED,
+        supposes: bool = False,
+    ) -> None:
+        """
+        Play until the ``missing`` jobs have started and the ``unended`` ones have ended.
+
+        ``supposes``: a job whose end is not known ends, too.
+        """
+        self.snapshot = snapshot
+        self.missing = missing
         self.starts: dict[JobId, float] = {}
         self.ends: dict[JobId, float] = {}
-        self.is_late = False
-        self._is_stuck = False
-        self._slowness: dict[tuple[JobId, Shape], float] = {}
+        self._begun_at = snapshot.now
+        self._policy = policy
+        self._unended = set(unended)
+        self._pace = pace
+        self._supposes = supposes
+        self._supposed: set[JobId] = set()
+        self._is_late = self._is_stuck = False
+        self._ends_at: dict[JobId, float] = {}
+        """When each running job ends at the pace of this play; infinite if unknown."""
+        self._slowness: dict[JobId, float] = {}
+        """How much longer than expected each running job takes for the rest of its work."""
+        self._gpus: dict[JobId, list[tuple[float, int]]] = {}
+        """The numbers of GPUs that each job has had, with the times from which on it had them."""
+        self._running = {state.id: self._let_train(state) for state in snapshot.running}
 
-    def run(self, is_late: Callable[[], bool]) -> None:
-        for _ in range(MOST_DECISIONS):
-            self.is_late = self._is_awaited and is_late()
-            if not self._is_awaited or self.is_late or not self._go_on():
+    def run(self, is_late: Callable[[], bool], *, is_whole: bool = False) -> None:
+        """Make :data:`MOST_DECISIONS`; if ``is_whole``, decisions before the end of a job do not count."""
+        left = MOST_DECISIONS
+        while left and self._is_awaited:
+            self._is_late = is_late()
+            if self._is_late or not self._go_on():
                 return
+            if not is_whole or all(map(math.isinf, self._ends_at.values())):
+                left -= 1
 
     @property
     def _is_awaited(self) -> bool:
-        return bool(self.missing or self.unended)
+        return bool(self.missing or self._unended)
 
     def _go_on(self) -> bool:
         """Decide, and advance to the next decision; false if there is none."""
-        plan = cycle.schedule(self.snapshot, self.policy)
+        plan = cycle.schedule(self.snapshot, self._policy)
         self._take(plan)
         then = self._find_next(plan)
         if then is None or not self._is_awaited:
             self._is_stuck = then is None
             return False
-        self._go_to(then)
+        over = {job: at for job, at in self._ends_at.items() if at <= then}
+        for job, at in over.items():
+            self._give(job, 0, at=at)
+            del self._running[job], self._ends_at[job]
+        self.ends |= over
+        self._unended -= over.keys()
+        self.snapshot = replace(self.snapshot, now=then, running=self._sort_running())
         return True
 
     def explain(self, job: JobId) -> str:
         """Return why the end of the job is not known."""
-        state = _states(self.snapshot).get(job)
-        is_too_large = job in self.missing and state is not None and _is_too_large(state)
+        state = self.snapshot.queue.select({job}).get(job)
+        is_too_large = state is not None and _is_too_large(state)
         return TOO_LARGE if is_too_large else self.why_no_further()
 
     def why_no_further(self) -> str:
-        if self.is_late:
+        if self._is_late:
             return NO_TIME
         running = self.snapshot.running
         endless = [s.id for s in running if math.isinf(s.iterations_total)]
         if endless:
-            return f"how long {_name(endless)} train{'s' if len(endless) == 1 else ''} is not known"
-        remaining = self._remaining()
-        unmeasured = [state.id for state in running if math.isinf(remaining[state.id])]
+            return f"how long {name_some(endless)} train{'s' if len(endless) == 1 else ''} is not known"
+        unmeasured = [state.id for state in running if math.isinf(self._ends_at[state.id])]
         if unmeasured:
-            return f"the speed of {_name(unmeasured)} is not known yet"
+            return f"the speed of {name_some(unmeasured)} is not known yet"
         if self._is_stuck:
             return "it does not start when the jobs that run now have ended"
         return "it is too many decisions ahead"
 
+    def tell_future(self, job: JobId) -> Future:
+        begun, end = self._begun_at, self.ends.get(job)
+        changes = self._gpus.get(job, [])
+        ends = [*(at for at, _ in changes[1:]), self.snapshot.now]
+        spans = tuple(
+            (at - begun, then - begun, gpus)
+            for (at, gpus), then in zip(changes, ends, strict=False)
+            if gpus and then > at
+        )
+        gpus = next((gpus for at, gpus in reversed(changes) if at <= begun), 0)
+        if end is None:
+            return Future(gpus, spans, None, self.explain(job))
+        return Future(gpus, spans, end - begun, supposes=job in self._supposed)
+
     def _take(self, plan: Plan) -> None:
-        snapshot, now = self.snapshot, self.snapshot.now
-        predictor = Predictor.of(snapshot)
-        states = _states(snapshot)
+        now, pending = self.snapshot.now, self.snapshot.queue
+        waiting = pending.select({step.job for step in plan.steps})
         for step in plan.steps:
-            state = states[step.job]
+            state = waiting.get(step.job) or self._running[step.job]
             if isinstance(step, Wait):
-                states[step.job] = replace(state, waiting=step.cause)
-                continue
-            gang = 0 if isinstance(step, Stop) else step.gang
-            states[step.job] = _placed(
-                state, _outcome(step), predictor=predictor, now=now, gang=gang
-            )
-            if isinstance(step, Start):
-                pods = predictor.costs_of(state.job).pod_start(step.placement.gpus)
-                states[step.job] = replace(states[step.job], observed_at=now + pods)
+                pending = pending.put(replace(state, waiting=step.cause))
+            elif isinstance(step, Stop):
+                del self._running[step.job], self._ends_at[step.job]
+                self._give(step.job, 0, at=now)
+                pending = pending.put(
+                    replace(self._pause(state), placement=None, gang=0, speed=0.0)
+                )
+            else:
+                if isinstance(step, Start):
+                    pending = pending.drop(state)
+                self._running[step.job] = self._start(step, self._pause(state))
             if isinstance(step, Start) and step.job in self.missing:
                 self.missing.discard(step.job)
                 self.starts[step.job] = now
-        self.snapshot = _with_states(snapshot, states.values(), policy_state=plan.policy_state)
+        self.snapshot = replace(
+            self.snapshot,
+            running=self._sort_running(),
+            pending=pending,
+            policy_state=plan.policy_state,
+        )
+
+    def _sort_running(self) -> tuple[JobState, ...]:
+        return tuple(sorted(self._running.values(), key=lambda state: state.order))
+
+    def _pause(self, state: JobState) -> JobState:
+        """Sum up what a job has done, with the speed that it has without the pace of this play."""
+        now = self.snapshot.now
+        return replace(
+            state,
+            iterations_done=state.iterations_at(now),
+            service=state.service_at(now),
+            observed_at=now,
+            speed=state.speed * self._slowness.pop(state.id, 1.0),
+            waiting=None,
+        )
+
+    def _start(self, step: Start | Reshape | Move, state: JobState) -> JobState:
+        now, predictor, placement = self.snapshot.now, Predictor.of(self.snapshot), _outcome(step)
+        assert placement is not None
+        begun = state.started_at if state.started_at is not None else now
+        return self._let_train(
+            replace(
+                state,
+                placement=placement,
+                gang=step.gang,
+                speed=0.0,
+                adjusting=True,
+                started_at=begun,
+            ),
+            remaining=remaining_with(predictor, state, step=step, now=now),
+            training=predictor.training_time(state, placement.shape, now=now),
+        )
+
+    def _let_train(
+        self, state: JobState, *, remaining: float | None = None, training: float | None = None
+    ) -> JobState:
+        """
+        Let a job with GPUs train without a pause until its end, at the pace of this play.
+
+        ``remaining`` are the seconds until it ends, of which it trains for ``training``; both as predicted.
+        """
+        now, predictor, placement = self.snapshot.now, Predictor.of(self.snapshot), state.placement
+        assert placement is not None
+        self._give(state.id, placement.gpus, at=now)
+        if remaining is None:
+            remaining = predictor.remaining(state, now)
+        if training is None:
+            training = predictor.training_time(state, placement.shape, now=now)
+        self._ends_at[state.id] = math.inf
+        has_length = math.isfinite(state.iterations_total)
+        is_known = has_length and predictor.is_measured(state) and math.isfinite(remaining)
+        if self._supposes and not is_known:
+            self._supposed.add(state.id)
+            if math.isinf(remaining):
+                training = SUPPOSED_S
+                remaining = training + predictor.costs_of(state.job).end
+        if is_known or self._supposes:
+            slowness = self._find_slowness(predictor, state)
+            end = self._ends_at[state.id] = now + remaining * slowness
+            if training > 0.0 and has_length:
+                self._slowness[state.id] = slowness
+                begin = max(now, end - training * slowness - predictor.costs_of(state.job).end)
+                state = replace(
+                    state,
+                    iterations_done=state.iterations_at(now),
+                    # As at `begin`, until which the last change goes on.
+                    service=state.service_at(now) + placement.gpus * (begin - now),
+                    observed_at=begin,
+                    speed=state.remaining_at(now) / (training * slowness),
+                )
+        return replace(state, adjusting=False)
+
+    def _give(self, job: JobId, gpus: int, *, at: float) -> None:
+        self._gpus.setdefault(job, []).append((at, gpus))
 
     def _find_next(self, plan: Plan) -> float | None:
         now = self.snapshot.now
         if plan.is_partial:
             return now + SOON_S
-        ends = [now + left for left in self._remaining().values() if math.isfinite(left)]
+        ends = [at for at in self._ends_at.values() if at < math.inf]
         if plan.wake_at is not None and plan.wake_at > now and (ends or self._is_awaited):
             ends.append(plan.wake_at)
         # Without the minimum a job that ends at once would stop the clock.
         return max(min(ends), now + SOON_S) if ends else None
 
-    def _remaining(self) -> Mapping[JobId, float]:
-        predictor, now = Predictor.of(self.snapshot), self.snapshot.now
-        return {
-            state.id: predictor.remaining(state, now) * self._find_slowness(predictor, state)
-            if math.isfinite(state.iterations_total) and predictor.is_measured(state)
-            else math.inf
-            for state in self.snapshot.running
-        }
-
     def _find_slowness(self, predictor: Predictor, state: JobState) -> float:
         """Return how much longer than expected the job takes in its present shape at the pace of this play."""
-        if self.pace is _Pace.EXPECTED or state.placement is None:
+        if self._pace is _Pace.EXPECTED:
             return 1.0
-        key = state.id, state.placement.shape
-        if key not in self._slowness:
-            # Later the predicted speed of the play would count as an observation.
-            span = span_remaining(predictor, state, now=self.snapshot.now)
-            is_known = 0.0 < span.expected < math.inf
-            self._slowness[key] = span[self.pace.value] / span.expected if is_known else 1.0
-        return self._slowness[key]
-
-    def _go_to(self, then: float) -> None:
-        snapshot, remaining = self.snapshot, self._remaining()
-        passed = then - snapshot.now
-        # Not `> passed`: with the seconds of a clock the difference of two times is rounded.
-        over = {job: at for job, left in remaining.items() if (at := snapshot.now + left) <= then}
-        self.ends |= over
-        self.unended -= over.keys()
-        running = [
-            _advanced(state, remaining[state.id], passed=passed, now=then)
-            for state in snapshot.running
-            if state.id not in over
-        ]
-        self.snapshot = replace(
-            _with_states(
-                snapshot, (*running, *snapshot.pending), policy_state=snapshot.policy_state
-            ),
-            now=then,
-        )
+        span = span_remaining(predictor, state, now=self.snapshot.now)
+        is_known = 0.0 < span.expected < math.inf
+        return span[self._pace.value] / span.expected if is_known else 1.0
 
 
-def _name(jobs: Sequence[JobId]) -> str:
+def name_some(jobs: Sequence[JobId]) -> str:
+    """Name the first jobs, and count the others."""
     others = len(jobs) - MOST_NAMED
     return listed([*jobs[:MOST_NAMED], *([f"{others} others"] if others > 0 else [])], "and")
-
-
-def _placed(
-    state: JobState, placement: Placement | None, *, predictor: Predictor, now: float, gang: int = 0
-) -> JobState:
-    done = state.iterations_at(now)
-    speed = 0.0
-    if placement is not None:
-        seconds = predictor.training_time(state, placement.shape, now=now)
-        left = state.iterations_total - done
-        if 0.0 < seconds < math.inf and left < math.inf:
-            speed = left / seconds
-    return replace(
-        state,
-        placement=placement,
-        gang=gang,
-        iterations_done=done,
-        observed_at=now,
-        # An adjusting job has the speed of its profile; this speed counts from the next decision on.
-        speed=0.0 if placement is None else speed,
-        adjusting=placement is not None,
-        started_at=state.started_at if state.started_at is not None else now,
-        waiting=None,
-    )
-
-
-def _advanced(state: JobState, remaining: float, *, passed: float, now: float) -> JobState:
-    if not math.isfinite(remaining):
-        return replace(
-            state, iterations_done=state.iterations_at(now), observed_at=now, adjusting=False
-        )
-    then = now - passed
-    left = state.iterations_total - state.iterations_at(then)
-    done = state.iterations_total - left * (remaining - passed) / remaining
-    return replace(state, iterations_done=done, observed_at=now, adjusting=False)
-
-
-def _with_states(
-    snapshot: Snapshot, states: Iterable[JobState], *, policy_state: object
-) -> Snapshot:
-    ordered = sorted(states, key=lambda state: state.order)
-    return replace(
-        snapshot,
-        running=tuple(state for state in ordered if state.placement is not None),
-        pending=tuple(state for state in ordered if state.placement is None),
-        policy_state=policy_state,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,10 +92,6 @@ class Authority:
             )
         return cls(certificate, key, others)
 
-    def is_same(self, other: "Authority") -> bool:
-        """True if both sign with the same CA and trust the same CAs."""
-        return (self.certificate, self.others) == (other.certificate, other.others)
-
     def believes(self, other: "Authority") -> bool:
         """True if every peer that trusts this CA also trusts the other one."""
         return other.certificate in (self.certificate, *self.others)

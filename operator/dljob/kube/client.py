@@ -339,8 +339,8 @@ class ApiServer:
             raise Unreachable(self._why(error)) from error
 
     def _why(self, error: Exception) -> str:
-        what = str(error) or type(error).__name__
-        return f"the API server at {self._access.address} does not answer ({what})"
+        shown = str(error) or type(error).__name__
+        return f"the API server at {self._access.address} does not answer ({shown})"
 
 
 def _break_off(response: aiohttp.ClientResponse) -> None:

@@ -2,7 +2,7 @@
 The documents of the API server, and how they are parsed, however deeply they are nested.
 
 Kubernetes accepts documents that are nested 10,000 levels deep, and Python's parser gives up at a tenth of
-that. One such DLJob would end every operator that lists jobs. So this module cuts off what is too deep: the
+that. One such DLJob would end every operator that lists jobs. So this module cuts off the parts that are too deep: the
 job that holds it is refused later for its depth, and other jobs are not affected.
 """
 

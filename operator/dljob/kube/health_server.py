@@ -18,7 +18,6 @@ from aiohttp import web
 from dljob.kube import certificates
 from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.reviews import Act, Reviews, TooMany
-from dljob.kube.shown_certificate import Shown
 from dljob_wire.endpoints import Endpoint, read_endpoint
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class _Server:
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
-    async def serve(self, context: ssl.SSLContext | None = None) -> None:
+    async def open(self, context: ssl.SSLContext | None = None) -> None:
         application = web.Application()
         for path, handler in self._handlers.items():
             application.router.add_get(path, handler)
@@ -89,9 +88,6 @@ class HealthServer(_Server):
         handlers = {"/healthz": self._healthz, "/readyz": self._readyz, METRICS_PATH: self._show}
         super().__init__(address, handlers)
 
-    async def open(self) -> None:
-        await self.serve()
-
     async def _healthz(self, _: web.Request) -> web.Response:
         # Any answer shows that the event loop runs.
         return web.Response(text="ok\n")
@@ -114,10 +110,6 @@ class MetricsServer(_Server):
         self._reviews = Reviews(api)
         self._metrics = metrics
         super().__init__(address, {METRICS_PATH: self._show})
-
-    async def open(self, folder: Path) -> None:
-        """Serve with the certificate in a folder, which may be renewed there."""
-        await self.serve(Shown(folder).context)
 
     async def _show(self, request: web.Request) -> web.Response:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")

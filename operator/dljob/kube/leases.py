@@ -16,18 +16,19 @@ event loop runs again. (The liveness probe, which the same event loop answers, m
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dljob.control.situation.ports import MOST_JUMP, Fenced
 from dljob.kube import names
 from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dljob.kube.documents import JsonObject
-from dljob.kube.programs.own_thread import OwnThread
 from dljob.kube.resources import LEASES
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,62 @@ class _Rising(NamedTuple):
 
     epoch: int = 0
     why: str = ""
+
+
+class OwnThread:
+    """
+    One run of a coroutine on its own thread and event loop; create it on the event loop that waits for its end.
+
+    It continues while the main event loop is busy, because Python switches between threads every few milliseconds.
+    """
+
+    def __init__(self, name: str, activity: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._activity = activity
+        self._waiting = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._waiting.create_future()
+        """Done when the coroutine has ended, with its exception if it raised one."""
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        # A daemon, so that a process that ends by an exception does not wait for it.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Cancel the coroutine, and wait for its end; its exception is dropped."""
+        with contextlib.suppress(RuntimeError):  # Its loop is closed already.
+            self._loop.call_soon_threadsafe(self._cancel)
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            # Shield the future, because our own cancellation would also cancel it.
+            await asyncio.shield(self.ended)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._task = self._loop.create_task(self._activity())
+        error: BaseException | None = None
+        try:
+            self._loop.run_until_complete(self._task)
+        except BaseException as raised:  # noqa: BLE001 - it is handed to the waiting event loop
+            error = raised
+        finally:
+            self._loop.close()
+        with contextlib.suppress(RuntimeError):  # The waiting event loop is closed.
+            self._waiting.call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        elif isinstance(error, asyncio.CancelledError):
+            self.ended.cancel()
+        else:
+            self.ended.set_exception(error)
 
 
 class Election:
@@ -118,16 +175,16 @@ class Election:
         while self.epoch < epoch:
             await asyncio.sleep(min(RISE_LOOK_S, self._settings.renew_seconds))
 
-    async def win(self, latest_told: Callable[[int], int] = lambda _most: 0) -> int:
+    async def win(self, latest_named: Callable[[int], int] = lambda _most: 0) -> int:
         """
         Wait until we lead; return the epoch.
 
         It is later than any epoch of the Lease while we waited: the former leader may go on for a moment if the
-        Lease is deleted, and only the epoch distinguishes it. And it is later than ``latest_told``, which
+        Lease is deleted, and only the epoch distinguishes it. And it is later than ``latest_named``, which
         returns the latest epoch in the statuses of jobs, up to a limit.
         """
         counted, is_known = 0, False
-        seen: tuple[object, ...] | None = None
+        seen: str | None = None
         seen_at = self._clock()
         while True:
             try:
@@ -136,7 +193,7 @@ class Election:
                     # Logged only now: before the first read, a deletion of the Lease would hide the epoch.
                     log.info("waits to lead, as %s", self._identity)
                     is_known = True
-                mark = _mark(lease)
+                mark = None if lease is None else lease["metadata"]["resourceVersion"]
                 if mark != seen:
                     seen, seen_at = mark, self._clock()
                 spec = (lease or {}).get("spec") or {}
@@ -144,7 +201,7 @@ class Election:
                 lasts = float(spec.get("leaseDurationSeconds") or 0)
                 if not spec.get("holderIdentity") or self._clock() >= seen_at + lasts:
                     most = MOST_WITHOUT_LEASE if lease is None else counted + MOST_JUMP
-                    await self._take(self._api, lease, epoch=1 + max(counted, latest_told(most)))
+                    await self._take(self._api, lease, epoch=1 + max(counted, latest_named(most)))
                     log.info("leads, in epoch %d", self.epoch)
                     return self.epoch
             except Conflict:
@@ -202,11 +259,11 @@ class Election:
                 try:
                     await self._take(api, self._lease, epoch=max(self.epoch, self._rising.epoch))
                 except Conflict:
-                    await self._look_who_wrote(api)
+                    await self._insist_on_own_write(api)
         except (Rejected, Unreachable, TimeoutError) as error:
             log.warning("the Lease is not renewed yet: %s", str(error) or "no answer came in time")
 
-    async def _look_who_wrote(self, api: ApiServer) -> None:
+    async def _insist_on_own_write(self, api: ApiServer) -> None:
         """Raise :class:`Fenced` if another operator wrote the Lease."""
         lease = await self._read(api)
         spec = (lease or {}).get("spec") or {}
@@ -226,7 +283,7 @@ class Election:
                 await self._release(self._lease)
             except Conflict:
                 # The last renewal may have succeeded although its answer was lost.
-                await self._look_who_wrote(self._api)
+                await self._insist_on_own_write(self._api)
                 await self._release(self._lease)
         except Fenced:
             return
@@ -244,7 +301,7 @@ class Election:
             return None
 
     async def _take(self, api: ApiServer, lease: JsonObject | None, *, epoch: int) -> None:
-        now, began = _now(), self._clock()
+        now, began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), self._clock()
         old = (lease or {}).get("spec") or {}
         is_ours = old.get("holderIdentity") == self._identity and self.epoch == epoch
         spec = {
@@ -271,11 +328,3 @@ class Election:
             self._lease = await api.replace(LEASES, {**lease, "spec": spec}, self._namespace)
         # Count from before the request, because its arrival time is unknown.
         self.epoch, self._renewed_at = epoch, began
-
-
-def _mark(lease: JsonObject | None) -> tuple[object, ...] | None:
-    return None if lease is None else (lease["metadata"]["resourceVersion"],)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

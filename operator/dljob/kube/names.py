@@ -76,7 +76,7 @@ class Name(NamedTuple):
 
 
 def max_priority_of(namespace: Mapping[str, Any]) -> int | None:
-    """Return the highest priority that the annotation of a namespace grants; what is no number grants nothing."""
+    """Return the highest priority that the annotation of a namespace grants; text that is no number grants nothing."""
     written = (namespace["metadata"].get("annotations") or {}).get(MAX_PRIORITY, "")
     return int(written) if re.fullmatch(r"-?\d{1,10}", written) else None
 

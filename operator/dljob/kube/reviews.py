@@ -45,12 +45,12 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "User":
-        extra = told.get("extra") or {}
+    def read(cls, user: Mapping[str, Any]) -> "User":
+        extra = user.get("extra") or {}
         return cls(
-            name=told["username"],
-            uid=told.get("uid", ""),
-            groups=tuple(told.get("groups") or ()),
+            name=user["username"],
+            uid=user.get("uid", ""),
+            groups=tuple(user.get("groups") or ()),
             extra=tuple((key, tuple(values)) for key, values in sorted(extra.items())),
         )
 
@@ -111,9 +111,9 @@ class Reviews:
         if user is None and not self._new.take_if_left(time.monotonic()):
             raise TooMany
         answer = await self._review(TOKEN_REVIEWS, {"token": token})
-        told = answer.get("user") or {}
-        if answer.get("authenticated") and told.get("username"):
-            return self._users.keep(key, User.read(told))
+        named = answer.get("user") or {}
+        if answer.get("authenticated") and named.get("username"):
+            return self._users.keep(key, User.read(named))
         self._users.forget(key)
         return self._refused.keep(key, None)
 

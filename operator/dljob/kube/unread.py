@@ -20,17 +20,14 @@ class Unread:
     def __init__(self) -> None:
         self._reported: OncePerChange[object] = OncePerChange()
 
-    def attempt(self, what: object, read: Callable[[], T], *, otherwise: T) -> T:
-        """Read something of ``what``, such as a pod by its name; return ``otherwise`` if that fails."""
+    def attempt(self, subject: object, read: Callable[[], T], *, otherwise: T) -> T:
+        """Read something of ``subject``, such as a pod by its name; return ``otherwise`` if that fails."""
         try:
             result = read()
         except Exception as error:  # noqa: BLE001 - one unreadable document must not end a follower
-            self._report(what, error)
+            if len(self._reported) < MOST_REPORTED and self._reported.note(subject, error):
+                why = f"{type(error).__name__}: {error}"
+                log.warning("%s is not counted, because it cannot be read (%s)", subject, why[:200])
             return otherwise
-        self._reported.settle(what)
+        self._reported.settle(subject)
         return result
-
-    def _report(self, what: object, error: Exception) -> None:
-        if len(self._reported) < MOST_REPORTED and self._reported.note(what, error):
-            why = f"{type(error).__name__}: {error}"
-            log.warning("%s is not counted, because it cannot be read (%s)", what, why[:200])

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dljob.core.problems import Problem
 from dljob.local.files import bounded_checks
+from dljob_wire.problems import Problem
 
 if TYPE_CHECKING:
     # The model takes long to load, and the command only records the environment.

@@ -67,7 +67,11 @@ class Folders:
 
     def pod(self, key: "PodKey", serial: int) -> Path:
         """The server's files about one pod, which only the server's user may write."""
-        return self.of_pods() / _as_name(key.job) / f"{serial:04d}-{key.node}"
+        return self.pods_of(key.job) / f"{serial:04d}-{key.node}"
+
+    def pods_of(self, job: str) -> Path:
+        """The folder of a job's pods, which only the server's user may write."""
+        return self.of_pods() / _as_name(job)
 
     def of_pods(self) -> Path:
         """The folder that holds, for each job, the folders of its pods."""

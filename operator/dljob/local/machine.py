@@ -17,6 +17,7 @@ from dljob.core.model import JobId, Node
 from dljob.local.events import Events
 from dljob.local.folders import Folders
 from dljob.local.jobs.registry import Registry, why_not_written
+from dljob.local.pods.pod_folders import note_end
 from dljob.local.pods.processes import Pods
 
 FIRST_PORT, LAST_PORT = 20000, 29999
@@ -59,6 +60,9 @@ class Machine:
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         with self._keeping():
             self._registry.record(statuses)
+        for job, status in statuses.items():
+            if status.is_final:
+                note_end(self._folders, job, status)
 
     async def is_overtaken(self) -> bool:
         return not self._registry.still_leads()
@@ -116,16 +120,17 @@ class Machine:
     def _usable_nodes(self, entries: Iterable[Entry]) -> tuple[Node, ...]:
         if why := self._why_leave():
             # Jobs leave a node that is left out here, because it counts as lost.
-            is_booked = any(entry.status.pods for entry in entries)
-            return () if is_booked else tuple(_without_gpus(each, why) for each in self._nodes())
+            if any(entry.status.pods for entry in entries):
+                return ()
+            leaving = (
+                (node, [replace(gpu, unavailable_because=why) for gpu in node.gpus])
+                for node in self._nodes()
+            )
+            return tuple(replace(node, gpus=tuple(gpus)) for node, gpus in leaving)
         cordons = self._registry.cordons()
         if not cordons:
             return self._nodes()
         return tuple(_cordoned(node, cordons) for node in self._nodes())
-
-
-def _without_gpus(node: Node, why: str) -> Node:
-    return replace(node, gpus=tuple(replace(gpu, unavailable_because=why) for gpu in node.gpus))
 
 
 def _cordoned(node: Node, cordons: Mapping[tuple[str, int], str]) -> Node:

@@ -22,22 +22,20 @@ from dljob.control.learning.learned_state import LearnedState
 from dljob.control.loop import Controller
 from dljob.control.recording.composing import compose
 from dljob.control.reporting.metrics import Metrics
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.clocks import SteadyClock, report_steps
 from dljob.control.situation.ports import PodKey
 from dljob.core.measuring import SpeedSamples
 from dljob.core.model import GpuRef, JobId, Node
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.problems import WrongDocument
 from dljob.core.recording.record import Header, Record, Source
 from dljob.local.api.serving import Server
-from dljob.local.cloud.watching import EndWatch
+from dljob.local.cloud.asking import EndWatch
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
-from dljob.local.gpus.occupancy import OwnUse
+from dljob.local.gpus.devices import OwnUse
 from dljob.local.jobs.relisting import Relisting
-from dljob.local.jobs.unlisted import has_any
+from dljob.local.jobs.unlisted import list_jobs
 from dljob.local.machine import Machine
 from dljob.local.pods.launching import LaunchCommands
 from dljob.local.pods.logtimes import LogTimes
@@ -53,6 +51,7 @@ from dljob.store.importing import import_profiles
 from dljob.store.notebook import Notebook
 from dljob.store.opening import open_store
 from dljob.store.store import Bounds
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 
@@ -85,11 +84,17 @@ class Running:
         self._watch = PodWatch(lambda: self.controller.wake())  # noqa: PLW0108
         self._watch.sockets(self.folders.sockets)
         self.pods = self._make_pods(setup)
-        self._insist_on_kind()
-        self._list_again(setup.nodes())
-        self._insist_on_nodes(setup.nodes())
+        try:
+            self._insist_on_kind()
+            self._relisting.adopt(self.registry, setup.nodes(), events=self.events)
+            self._insist_on_nodes(setup.nodes())
+        except StateError:
+            self._watch.close()
+            self.registry.close()
+            os.close(self._lock)
+            raise
         if setup.real_gpus is not None:
-            # Do this after `_list_again`, because adopted pods hold GPUs as well.
+            # Do this after the adoption, because adopted pods hold GPUs as well.
             setup.real_gpus.hold(setup.state, {ref.number for ref in self._held()})
         self._ends = EndWatch(setup.cloud)
         self.machine = Machine(
@@ -153,13 +158,6 @@ class Running:
             setup.dialing,
         )
 
-    def _list_again(self, nodes: tuple[Node, ...]) -> None:
-        try:
-            self._relisting.adopt(self.registry, nodes, events=self.events)
-        except StateError:
-            self._give_up()
-            raise
-
     def _insist_on_kind(self) -> None:
         """Refuse to start if a server of one user follows a server of all users that left jobs, or
         the reverse.
@@ -168,19 +166,13 @@ class Running:
         """
         mark, shared = self.folders.root / "shared", self.setup.sharing is not None
         before = Folders(self.folders.root, shared=mark.exists())
-        if mark.exists() != shared and (self.registry.entries or has_any(before)):
-            self._give_up()
+        if mark.exists() != shared and (self.registry.entries or any(list_jobs(before))):
             kind, option = ("of one user", "without") if shared else ("of all users", "with")
             raise StateError(
                 f"{self.folders.root}: has jobs of a server {kind}; start it {option} --system, or name"
                 " another folder with --state"
             )
         mark.touch() if shared else mark.unlink(missing_ok=True)
-
-    def _give_up(self) -> None:
-        self._watch.close()
-        self.registry.close()
-        os.close(self._lock)
 
     def _insist_on_nodes(self, nodes: tuple[Node, ...]) -> None:
         """Refuse to start while pods live on nodes that this start does not have.
@@ -195,7 +187,6 @@ class Running:
             if booking.node not in there and self.pods.lives(job, booking)
         )
         if strays:
-            self._give_up()
             raise StateError(
                 f"{self.folders.root}: jobs train on nodes that this start does not have"
                 f" ({', '.join(strays[:5])}); start it with the same --virtual-gpus or --cluster"
@@ -286,6 +277,7 @@ class Running:
         logs = JobLogs(self.folders, lambda: self.registry.entries, limits=self.setup.logs)
         yield LogRotator(self.setup.logs, logs, times=self.log_times).run()
         yield report_steps(self.clock, log.warning)
+        yield self.registry.keep_copy()
 
     def _ours(self) -> OwnUse:
         held = self._held()

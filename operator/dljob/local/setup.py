@@ -25,7 +25,7 @@ class LocalSettings(Settings):
     """The settings of any controller, and those of one machine."""
 
     logs: LogLimits = field(default_factory=LogLimits)
-    """How much is kept of what trainings write."""
+    """How much of the output of trainings is kept."""
     users: UserLimits = field(default_factory=UserLimits)
     """The limits of each user but root at a server of all users."""
     cloud: CloudSettings = field(default_factory=CloudSettings)

@@ -4,6 +4,7 @@ Makes the state folder, private to its owner, and locks it for one controller at
 The lock file names its holder and the epoch, which the next controller reads.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -35,7 +36,10 @@ def make_folders(folders: Folders) -> None:
         raise StateError(
             f"{folders.root}: is too long for sockets below it; name a shorter --state"
         )
-    for folder in _bases(folders):
+    bases = [folders.root, folders.root / "jobs"]
+    bases += [] if is_long(folders.beside) else [folders.beside]
+    bases += [folders.root / name for name in ("checkpoints", "pods")] if folders.shared else []
+    for folder in bases:
         try:
             folder.mkdir(mode=mode, parents=True, exist_ok=True)
         except OSError as error:
@@ -57,7 +61,10 @@ def make_sockets(folders: Folders) -> None:
         folders.beside.mkdir(mode=0o711 if folders.shared else 0o700, exist_ok=True)
         _open_up(folders, folders.beside)
         return
-    for known in (folders.sockets, _former(folders.root)):
+    # The folder that older versions used, in which their SideCars may still have sockets.
+    digest = hashlib.sha256(os.fsencode(folders.root.absolute())).hexdigest()[:12]
+    former = Path(f"/tmp/dljob-{os.getuid()}-{digest}")  # noqa: S108 - only if it is our own
+    for known in (folders.sockets, former):
         if known != folders.link and _is_private(known):
             break
     else:
@@ -82,20 +89,15 @@ def _open_up(folders: Folders, folder: Path) -> None:
         os.close(opened)
 
 
-def _bases(folders: Folders) -> tuple[Path, ...]:
-    beside = () if is_long(folders.beside) else (folders.beside,)
-    usual = (folders.root, folders.root / "jobs", *beside)
-    return (
-        (*usual, folders.root / "checkpoints", folders.root / "pods") if folders.shared else usual
-    )
-
-
 def lock_folder(folders: Folders) -> int:
     """Become the only controller of this folder; returns the descriptor of the lock."""
     path = folders.root / "lock"
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     end = time.monotonic() + LEAVING_S
-    while not _try_lock(held):
+    while True:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
         holder, *_ = _read_holder(held) or ["unknown"]
         # A process that a killed controller was starting holds the lock until it runs its program.
         if _is_gone(holder) and time.monotonic() < end:
@@ -126,14 +128,6 @@ def note_epoch(held: int, epoch: int) -> None:
     os.pwrite(held, text, 0)
 
 
-def _try_lock(held: int) -> bool:
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def _read_holder(held: int) -> list[str]:
     return os.pread(held, LOCK_BYTES, 0).decode(errors="replace").split()
 
@@ -148,12 +142,6 @@ def _is_gone(process: str) -> bool:
     except PermissionError:
         pass  # It is another user's.
     return False
-
-
-def _former(root: Path) -> Path:
-    """The folder that older versions used, in which their SideCars may still have sockets."""
-    name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
-    return Path(f"/tmp/dljob-{os.getuid()}-{name}")  # noqa: S108 - only if it is our own
 
 
 def _insist_on_privacy(folder: Path) -> None:

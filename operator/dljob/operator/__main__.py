@@ -2,7 +2,7 @@
 ``python -m dljob.operator``: the operator of a cluster, in the foreground, as its image starts it.
 
 Everything about decisions comes from the settings file and the environment, as with ``dljob up``;
-the options here say where the cluster is and what pods need.
+the options here name the cluster and the needs of pods.
 """
 
 import asyncio
@@ -21,11 +21,10 @@ from dljob.control.situation.ports import Fenced
 from dljob.known_policies import read_live_policy
 from dljob.kube import access
 from dljob.kube.leases import LeaseSettings
-from dljob.kube.programs.program import log_to_stderr, new_identity, run_until_told
+from dljob.kube.programs import log_to_stderr, new_identity, run_until_signal
 from dljob.operator.cluster import ClusterSettings
 from dljob.operator.leading import Work
 from dljob.operator.operating import Operator, Place
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
 from dljob.operator.settings import OperatorSettings, load_settings
 
 log = logging.getLogger("dljob.operator")
@@ -82,10 +81,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
         metrics=settings.metrics,
     )
     try:
-        work = replace(
-            make_work(settings),
-            shown_settings=SettingsConfigMap(place.namespace, tuple(loaded.described())),
-        )
+        work = replace(make_work(settings), shown_settings=tuple(loaded.described()))
         asyncio.run(_run(found, place, work=work, lease=settings.lease))
     except Fenced as error:
         log.error("leads no more: %s", error)  # noqa: TRY400 - a stack says nothing about it
@@ -94,7 +90,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
 
 async def _run(found: access.Access, place: Place, *, work: Work, lease: LeaseSettings) -> None:
     operator = Operator(found, place, work, lease)
-    if await run_until_told(operator.run()):
+    if await run_until_signal(operator.run()):
         log.info("stops; running jobs continue")
 
 

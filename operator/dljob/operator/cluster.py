@@ -15,8 +15,8 @@ from dljob.kube.certificates import Certificates
 from dljob.kube.client import ApiServer
 from dljob.kube.events import EventWriter
 from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.ending import Deletions
 from dljob.operator.jobs.entries import name_of
-from dljob.operator.jobs.stamping import stamp
 from dljob.operator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
 from dljob.operator.nodes.nodes import Pool
@@ -24,7 +24,6 @@ from dljob.operator.nodes.reading import NodeReader
 from dljob.operator.nodes.reserving import Reservations
 from dljob.operator.observing import Observer
 from dljob.operator.pods.booked_pods import BookedPods
-from dljob.operator.pods.deletions import Deletions
 from dljob.operator.pods.dry_runs import DryRuns
 from dljob.operator.pods.launching import Launcher
 from dljob.operator.podspecs.podsettings import PodSettings
@@ -100,8 +99,7 @@ class Cluster:
         leader that wakes up can at most send requests that it had prepared: their commands were
         recorded before we began, and if it wrote a late record, we would notice it and exit.
         """
-        write = self._statuses.write_all
-        await stamp(self.entries, self._mirrors, epoch=self._term.epoch, write=write)
+        await self._statuses.stamp(self.entries)
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:
         await self._statuses.record(statuses, self.entries)

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import logging
 import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dljob.control.judging.conditions import NOT_STARTED
@@ -11,21 +13,22 @@ from dljob.control.learning.learned_state import LearnedState
 from dljob.control.loop import Controller
 from dljob.control.reporting.metrics import Metrics
 from dljob.control.scheduling import Options
+from dljob.control.settings import Setting
 from dljob.control.sidecars.dialing import DialSettings
-from dljob.control.sidecars.following import SideCars
-from dljob.control.sidecars.surroundings import Surroundings
+from dljob.control.sidecars.following import SideCars, Surroundings
 from dljob.control.situation.clocks import SteadyClock, report_steps
 from dljob.control.situation.ports import Fenced, NotKeptAlone, PodKey
 from dljob.control.situation.status import ConditionType
 from dljob.core.measuring import SpeedSamples
 from dljob.core.model import JobId
+from dljob.kube import names
 from dljob.kube.certificates import Certificates
-from dljob.kube.client import ApiServer, Rejected, Unreachable
+from dljob.kube.client import ApiServer, NotFound, Rejected, Unreachable
 from dljob.kube.events import EventWriter
 from dljob.kube.leases import Election
 from dljob.kube.names import Name
-from dljob.kube.programs.freed_memory import return_freed_memory
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import return_freed_memory, together
+from dljob.kube.resources import PODS
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.cluster import Cluster, ClusterSettings
 from dljob.operator.jobs.entries import Specs, name_of
@@ -36,14 +39,12 @@ from dljob.operator.nodes.reserving import Reservations
 from dljob.operator.pods.cleanup import Cleanup
 from dljob.operator.pods.dry_runs import DryRuns
 from dljob.operator.podspecs.podsettings import GpuAccess
+from dljob.operator.reporting.configmap_writing import ConfigMapWriter, settings_text
 from dljob.operator.reporting.expecting import Expectations
 from dljob.operator.reporting.gpu_configmap import GpuConfigMap
 from dljob.operator.reporting.learned_configmap import Learned, LearnedConfigMap
-from dljob.operator.reporting.losses import LossAnnotations
-from dljob.operator.reporting.operator_events import tell_of_store
-from dljob.operator.reporting.publishing import Publisher, Publishing
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap, show_settings
-from dljob.store.notebook import Notebook
+from dljob.operator.reporting.publishing import LossAnnotations, Publisher, Publishing
+from dljob.store.notebook import Notebook, NotebookState
 from dljob.store.opening import open_store
 from dljob.store.sqlite.store import SqliteStore
 from dljob.store.store import Bounds
@@ -52,6 +53,9 @@ log = logging.getLogger(__name__)
 
 RENEWAL_S = 5.0
 AGAIN_S = 1.0
+STORE_LOOK_S = 1.0
+STORE_AGAIN_S = 1800.0
+"""The Event is repeated while the store is unavailable, because Kubernetes forgets Events after an hour."""
 ROUNDS = 12
 MOST_WAITING = 20
 """Every ``ROUNDS`` rounds the leader writes the certificates of this many waiting jobs again, in case they are missing."""
@@ -68,7 +72,7 @@ class Work:
     cluster: ClusterSettings = ClusterSettings()
     dialing: DialSettings = DialSettings()
     publishing: Publishing = Publishing()
-    shown_settings: SettingsConfigMap | None = None
+    shown_settings: tuple[Setting, ...] = ()
     """The settings of this operator, for users to see."""
 
 
@@ -130,7 +134,14 @@ class Leading:
         self._memory = LearnedState(notebook, lessons, epoch=epoch)
         candidate.metrics.watch_store(notebook.state)
         dialing = replace(work.dialing, certificates=folder)
-        self._sidecars = SideCars(self._surroundings(candidate), dialing)
+        surroundings = Surroundings(
+            heard=self._hear,
+            epoch=epoch,
+            installation=candidate.installation,
+            meter=candidate.metrics,
+            clock=clock,
+        )
+        self._sidecars = SideCars(surroundings, dialing)
         self._cluster = Cluster(
             api,
             self._mirrors,
@@ -170,23 +181,17 @@ class Leading:
             self._cluster, self._controller, policy=work.options.policy
         )
 
-    def _surroundings(self, candidate: Candidate) -> Surroundings:
-        return Surroundings(
-            heard=self._hear,
-            epoch=self._election.epoch,
-            installation=candidate.installation,
-            meter=candidate.metrics,
-            clock=self._clock,
-        )
-
     async def run(self) -> None:
         """Control until something fails."""
         await self._cluster.begin()
         # Before the first decision, which could give away a GPU that the former leader has withdrawn.
         await self._recall()
-        if self._shown_settings is not None:
-            await show_settings(self._api, self._shown_settings)
-        # No news is lost before this: mirrors collect what has changed since the Cluster was made,
+        if self._shown_settings:
+            failure = "dljob config show cannot show the settings of this operator"
+            data = {names.SETTINGS_KEY: settings_text(self._shown_settings)}
+            writer = ConfigMapWriter(self._api, self._home, failure=failure)
+            await writer.write(names.SETTINGS, {"data": data})
+        # No news is lost before this: mirrors collect all changes since the Cluster was made,
         # and the first cycle of the loop reads it without being woken.
         self._mirrors.listen(self)
         await together(
@@ -199,7 +204,7 @@ class Leading:
             self._losses.run(),
             self._gpu_config_map.run(),
             self._learned_config_map.run(),
-            tell_of_store(
+            report_store(
                 self._api, self._events, namespace=self._home, state=self._memory.notebook.state
             ),
             self._renew(),
@@ -233,7 +238,7 @@ class Leading:
         self._controller.wake(burst=True, urgent=True)
 
     async def _recall(self) -> None:
-        """Read what the former leader knew about GPUs, and retry until the API server answers."""
+        """Read the former leader's state of GPUs, and retry until the API server answers."""
         while True:
             try:
                 await self._gpu_config_map.recall()
@@ -262,7 +267,12 @@ class Leading:
                 if entry.status.pods and document is not None:
                     jobs[job] = document["metadata"]
             try:
-                lacking = [job for job in jobs if self._is_outdated(job)]
+                lacking = [
+                    job
+                    for job in jobs
+                    for booking in self._cluster.entries[job].status.pods
+                    if self._sidecars.contact(PodKey(job, booking.node)).outdated
+                ]
                 if number % ROUNDS == 0:
                     # They may wait for a Secret that was deleted.
                     waiting = (job for job in jobs if self._is_waiting(job))
@@ -270,10 +280,6 @@ class Leading:
                 await self._certificates.renew(jobs, lacking)
             except (Rejected, Unreachable) as error:
                 log.warning("certificates are not renewed yet: %s", error)
-
-    def _is_outdated(self, job: JobId) -> bool:
-        keys = (PodKey(job, booking.node) for booking in self._cluster.entries[job].status.pods)
-        return any(self._sidecars.contact(key).outdated for key in keys)
 
     def _is_waiting(self, job: JobId) -> bool:
         """True if a pod of the job does not start and no reason is known."""
@@ -318,3 +324,36 @@ def open_memory(work: Work, learned: Learned) -> Notebook:
     notebook = Notebook(store, defaults=work.options.costs).open()
     notebook.adopt(learned.profiles)
     return notebook
+
+
+async def report_store(
+    api: ApiServer, events: EventWriter, *, namespace: str, state: Callable[[], NotebookState]
+) -> None:
+    """
+    Write an Event about the operator's own pod when its store becomes unavailable and available again.
+
+    Jobs do not depend on the store, so their statuses do not mention it. An administrator who has installed DLJob with a
+    wrong URL sees these Events in ``kubectl describe pod``. A process that is not in a pod writes none.
+    """
+    clock = asyncio.get_running_loop().time
+    is_away, shown_at = False, clock()
+    while True:
+        await asyncio.sleep(STORE_LOOK_S)
+        now = state()
+        # Before the first request the store is neither connected nor has an error.
+        away = not now.connected and bool(now.error)
+        if away == is_away and not (away and clock() >= shown_at + STORE_AGAIN_S):
+            continue
+        try:
+            pod = await api.get(PODS, socket.gethostname(), namespace)
+        except NotFound:
+            await asyncio.Event().wait()
+            return
+        except (Rejected, Unreachable):
+            continue
+        is_away, shown_at = away, clock()
+        if away:
+            effect = "jobs continue, and observations stay in memory until it is back"
+            events.warn(pod, "StoreAway", f"the store is unavailable: {now.error}; {effect}")
+        else:
+            events.write(pod, "StoreIsBack", "the store is available again")

@@ -5,23 +5,107 @@ Part of :mod:`dljob.operator.cluster`.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from dljob.control.situation.ports import Behind, Entry, NotKeptAlone, Observation
-from dljob.core.model import JobId, NodeName
-from dljob.kube.documents import Json
+from dljob.core.documents.rules.podrules import TRAINER
+from dljob.core.model import GpuRef, JobId, Node, NodeName
 from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.jobs.entries import job_id
 from dljob.operator.jobs.status_writing import StatusWriter
+from dljob.operator.jobs.trusted_jobs import TrustedJobs
 from dljob.operator.nodes.reading import NodeReader
 from dljob.operator.nodes.reserving import Reservations
-from dljob.operator.nodes.room.account import Room
+from dljob.operator.nodes.room import Room
 from dljob.operator.pods.booked_pods import BookedPods
 from dljob.operator.pods.dry_runs import DryRuns
-from dljob.operator.pods.orphans import Orphans
+from dljob.operator.proofs import is_booked, is_bound, job_of, proof_of_end, role_of
 
 log = logging.getLogger(__name__)
+
+
+class Orphans:
+    """
+    Pods that no job accounts for, and whose end is not proven; one for the life of a leader.
+
+    Our finalizer keeps a job until the end of its pods is proven. If a person removes the finalizer, the record of the
+    pods' GPUs is lost.
+
+    A deleted Node counts as gone, and its jobs move elsewhere. If that was a mistake, its pods may still train when the
+    machine registers again. Their objects are kept for a while (:mod:`dljob.operator.pods.cleanup`), until the kubelet
+    reports their end or the machine has another boot ID.
+
+    Until the end of an orphan is proven, no job gets a GPU of its node, except for those that a job already holds.
+    """
+
+    def __init__(self, mirrors: Mirrors, jobs: TrustedJobs) -> None:
+        self._mirrors = mirrors
+        self._jobs = jobs
+        self._known = set(mirrors.pods.objects)
+        """The pods that may be orphans; at the beginning, all pods."""
+
+    def note_end(self, job: Name) -> None:
+        """Remember that a job is gone; its pods do not belong to a new job of the same name."""
+        for name, pod in self._mirrors.pods.objects.items():
+            if name.namespace == job.namespace and job_of(pod) == job.name:
+                self._known.add(name)
+
+    def note_gone(self, node: str) -> None:
+        """Remember that a Node was deleted; its pods count if it registers again."""
+        for name, pod in self._mirrors.pods.objects.items():
+            if (pod.get("spec") or {}).get("nodeName") == node:
+                self._known.add(name)
+
+    def mark(self, nodes: Iterable[Node], entries: Mapping[JobId, Entry]) -> list[Node]:
+        """Mark the GPUs that orphans may use as unavailable."""
+        found = self._find()
+        if not found:
+            return list(nodes)
+        held: set[GpuRef] = set()
+        for entry in entries.values():
+            # The GPUs that a job has, or has not released yet.
+            held.update(entry.status.leftover)
+            if entry.status.placement is not None:
+                held.update(entry.status.placement.refs())
+        return [
+            _without(node, found[node.name], held=held) if node.name in found else node
+            for node in nodes
+        ]
+
+    def _find(self) -> dict[NodeName, str]:
+        """Return the nodes with orphans, each with the name of one."""
+        found = {}
+        for name in list(self._known):
+            pod = self._mirrors.pods.get(name)
+            if pod is None or role_of(pod) != TRAINER:
+                self._known.discard(name)
+                continue
+            node = str(pod["spec"].get("nodeName", ""))
+            machine = self._mirrors.nodes.get(Name("", node))
+            if machine is None and is_bound(pod):
+                continue
+            job = self._jobs.get(Name(name.namespace, job_of(pod)))
+            if proof_of_end(pod, machine) or (job is not None and is_booked(job, pod)):
+                self._known.discard(name)
+            elif is_bound(pod):
+                found[NodeName(node)] = str(name)
+        return found
+
+
+def _without(node: Node, pod: str, *, held: Collection[GpuRef]) -> Node:
+    """Make the GPUs of a node with an orphan unavailable, but for those that jobs hold."""
+    why = f"pod {pod}, which no job accounts for, has not been proven to have ended"
+    return replace(
+        node,
+        gpus=tuple(
+            gpu
+            if GpuRef(node.name, gpu.index) in held or gpu.unavailable_because
+            else replace(gpu, unavailable_because=why)
+            for gpu in node.gpus
+        ),
+    )
 
 
 class JobReader:
@@ -83,7 +167,8 @@ class JobReader:
                 self._writer.documents.forget(job_id(name))
                 self._dry_runs.forget(name)
                 continue
-            if self._is_another(entries.get(job_id(name)), document):
+            known, uid = entries.get(job_id(name)), document["metadata"]["uid"]
+            if known is not None and known.document["metadata"]["uid"] != uid:
                 # One cycle without the job, so that all readers forget the former job of this name.
                 del entries[job_id(name)]
                 self._orphans.note_end(name)
@@ -104,11 +189,6 @@ class JobReader:
                 entries[job_id(name)] = self._trusted.records.read(document, problem=refusal or "")
         self.entries = entries
         return changed
-
-    @staticmethod
-    def _is_another(known: Entry | None, document: Json) -> bool:
-        uid = document["metadata"]["uid"]
-        return known is not None and known.document["metadata"]["uid"] != uid
 
 
 class Observer:

@@ -15,17 +15,25 @@ from pathlib import Path
 from dljob.control.reporting.metrics import Metrics
 from dljob.control.situation.clocks import LEAST_STEP_S, SteadyClock
 from dljob.control.situation.ports import MOST_JUMP, Behind, Fenced
+from dljob.core.primitives.once_per_change import OncePerChange
 from dljob.kube import certificates, health_server
 from dljob.kube.access import Access
-from dljob.kube.certificates import Certificates
-from dljob.kube.client import ApiServer, Rejected, Unreachable
+from dljob.kube.certificates import (
+    CA_SECRET,
+    Authority,
+    Certificates,
+    WrongAuthority,
+    authority_document,
+)
+from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dljob.kube.health_server import HealthServer, MetricsServer, MetricsSettings
 from dljob.kube.leases import Election, LeaseSettings
-from dljob.kube.programs.tasks import together
+from dljob.kube.programs import together
+from dljob.kube.resources import SECRETS
+from dljob.kube.shown_certificate import Shown
 from dljob.kube.watches.mirror import Mirrors, epoch_of
 from dljob.kube.watches.watching import NotInstalled, Watches, followed_by_operator
-from dljob.operator.authority_guard import Guard
-from dljob.operator.jobs import definition_check
+from dljob.operator.jobs import crd
 from dljob.operator.jobs.entries import Specs
 from dljob.operator.leading import Candidate, Leading, Work, open_memory
 from dljob.operator.nodes.other_pods import OtherPods
@@ -37,6 +45,8 @@ log = logging.getLogger(__name__)
 AGAIN_S = 3.0
 SOON_S = 0.5
 READ_AHEAD_S = 5.0
+GUARD_S = 5.0
+"""The guard polls, because a watch would need the right to list Secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +63,6 @@ class Place:
     """The address of /healthz, /readyz and /metrics, as [ADDRESS]:PORT."""
     metrics: MetricsSettings = MetricsSettings()
     """The access to metrics."""
-
-    @property
-    def pod_namespaces(self) -> tuple[str, ...]:
-        """Return the namespaces of the operator's pods; empty means all."""
-        return (*self.watched, self.namespace) if self.watched else ()
 
 
 class Operator:
@@ -77,7 +82,8 @@ class Operator:
             followed=followed_by_operator(self._mirrors, home=place.namespace),
             namespaces=place.watched,
         )
-        self._other_pods = OtherPods(self._api, self._mirrors, watched=place.pod_namespaces)
+        ours = (*place.watched, place.namespace) if place.watched else ()
+        self._other_pods = OtherPods(self._api, self._mirrors, watched=ours)
         self._lease = lease or LeaseSettings()
         self._election = Election(
             self._api,
@@ -126,7 +132,7 @@ class Operator:
         )
         with tempfile.TemporaryDirectory(prefix="dljob-metrics-") as folder:
             await health_server.write_first_certificate(self._api, home, folder=Path(folder))
-            await server.open(Path(folder))
+            await server.open(Shown(Path(folder)).context)
             try:
                 await health_server.renew_certificate(self._api, home, folder=Path(folder))
             finally:
@@ -136,7 +142,7 @@ class Operator:
         """List everything and open the CA, and retry until both succeed."""
         while True:
             try:
-                found = await definition_check.check(self._api)
+                found = await crd.check(self._api)
                 await self._see()
                 await certificates.open_authority(self._api, self._place.namespace)
             except (NotInstalled, Rejected, Unreachable) as error:
@@ -155,7 +161,7 @@ class Operator:
         await self._watches.list_all()
         await self._other_pods.list_all()
 
-    async def _see_anew(self) -> None:
+    async def _see_again(self) -> None:
         """List everything again, and retry while we lead."""
         while True:
             try:
@@ -248,7 +254,7 @@ class Operator:
 
     async def _govern(self, work: Work) -> None:
         # The former leader may have written until just now.
-        await self._see_anew()
+        await self._see_again()
         await self._rise_above_jobs()
         place = self._place
         try:
@@ -289,3 +295,69 @@ class Operator:
                 # Also where only the epoch rises: the next Leading of this process connects to the same
                 # SideCars and opens the same store, and this folder of certificates is removed.
                 await leading.close()
+
+
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """
+    Restores the Secret of the CA if it is deleted while an operator leads; :meth:`run` is its own task.
+
+    Otherwise the next operator would make a new CA, which no running SideCar trusts: the operator could not reach any job
+    until its pods are replaced. An administrator who wants a new CA (because the key may have leaked) deletes the Secret
+    while no operator runs, or rotates it step by step while jobs train (:mod:`dljob.operator.authority_rotation`). A
+    Secret that holds another CA is left alone and logged; the next start of an operator uses it.
+    """
+
+    def __init__(self, api: ApiServer, authority: Authority, *, namespace: str) -> None:
+        self._api = api
+        self._authority = authority
+        self._namespace = namespace
+        self._complaints: OncePerChange[str] = OncePerChange()
+
+    async def run(self) -> None:
+        """Check the Secret for ever."""
+        while True:
+            await asyncio.sleep(GUARD_S)
+            try:
+                await self.check()
+            except (Rejected, Unreachable) as error:
+                self._complain(f"cannot watch the Secret {CA_SECRET}: {error}")
+
+    async def check(self) -> None:
+        """Check once; raises :class:`~dljob.control.situation.ports.Fenced` during a rotation."""
+        try:
+            secret = await self._api.get(SECRETS, CA_SECRET, self._namespace)
+        except NotFound:
+            try:
+                document = authority_document(self._authority, self._namespace)
+                await self._api.create(SECRETS, document, self._namespace)
+            except Conflict:
+                return  # Another program was faster.
+            log.warning(
+                "the Secret %s was deleted and is restored, because no SideCar trusts a new CA; for"
+                " a new CA, delete it while no operator runs",
+                CA_SECRET,
+            )
+            return
+        try:
+            found = Authority.read(secret.get("data") or {})
+        except WrongAuthority as error:
+            self._complain(str(error))
+            return
+        ours = self._authority
+        if (found.certificate, found.others) == (ours.certificate, ours.others):
+            self._complaints.settle(CA_SECRET)
+        elif found.believes(ours) or ours.believes(found):
+            # A step of a rotation: the next leader reads it, and can still reach all jobs.
+            raise Fenced(f"the Secret {CA_SECRET} holds another CA, which the next leader uses")
+        else:
+            self._complain(
+                f"the Secret {CA_SECRET} holds another CA now; it is used after a restart of this"
+                " operator, and running jobs are reached again once their pods are replaced"
+            )
+
+    def _complain(self, complaint: str) -> None:
+        if self._complaints.note(CA_SECRET, complaint):
+            log.error("%s", complaint)

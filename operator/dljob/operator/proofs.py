@@ -34,8 +34,8 @@ def proof_of_end(document: Json, node: Json | None) -> str:
     trainer = (trainer_of(status).get("state") or {}).get("terminated")
     if trainer is not None and trainer.get("exitCode") == 0:
         # The kubelet restarts it on failure only. Other containers count if GPUs cannot be hidden from them.
-        beside = seeing_containers(document["spec"]) - {TRAINER}
-        return "" if beside & _running(status) else "Completed"
+        others = seeing_containers(document["spec"]) - {TRAINER}
+        return "" if others & _running(status) else "Completed"
     # The kubelet reports this of a pod that it ends after its runtime has forgotten the container.
     is_forgotten = (trainer or {}).get("reason") == UNKNOWN and "deletionTimestamp" in metadata
     is_reported = status.get("phase") in ("Succeeded", "Failed") and not _was_collected(status)

@@ -9,13 +9,13 @@ import yaml
 
 from dljob.control.pacing import Pace
 from dljob.control.settings import Loaded, Settings, SettingsError, load_tree
-from dljob.core.problems import Problem
 from dljob.kube.health_server import MetricsSettings
 from dljob.kube.leases import LeaseSettings
 from dljob.operator.nodes.nodes import Pool
 from dljob.operator.podspecs.podsettings import PodSettings
 from dljob.operator.reporting.publishing import Publishing
 from dljob_wire.endpoints import read_endpoint
+from dljob_wire.problems import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

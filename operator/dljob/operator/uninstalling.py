@@ -14,7 +14,7 @@ import click
 
 from dljob.kube import access
 from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
-from dljob.kube.programs.program import log_to_stderr
+from dljob.kube.programs import log_to_stderr
 from dljob.kube.resources import DLJOBS
 
 log = logging.getLogger("dljob.operator.uninstalling")
@@ -68,22 +68,15 @@ async def _end(found: access.Access, namespaces: tuple[str, ...], *, seconds: fl
     try:
         while left and time.monotonic() < until:
             # Listed again each time, because users may submit jobs meanwhile.
-            left = await _delete_all_if_possible(api, namespaces, known=left)
+            try:
+                left = await _delete_all(api, namespaces)
+            except (Rejected, Unreachable) as error:
+                _raise_if_final(error)
+                log.warning("cannot list the jobs: %s", error)
             await asyncio.sleep(LOOK_S if left else 0)
     finally:
         await api.close()
     return left
-
-
-async def _delete_all_if_possible(
-    api: ApiServer, namespaces: tuple[str, ...], *, known: list[str]
-) -> list[str]:
-    try:
-        return await _delete_all(api, namespaces)
-    except (Rejected, Unreachable) as error:
-        _raise_if_final(error)
-        log.warning("cannot list the jobs: %s", error)
-        return known
 
 
 async def _delete_all(api: ApiServer, namespaces: tuple[str, ...]) -> list[str]:

@@ -4,7 +4,7 @@ The beliefs of policies about a workload, where they differ from the truth.
 ``dljob simulate`` and ``dljob compare`` call it between reading a workload and playing it. On a
 real cluster speeds are measured with errors and the length of a training is an estimate of its
 user, or unknown. :func:`believe` makes such a workload of one whose policies know everything: the
-truths stay, and with them all events of the world; only what policies may read changes.
+truths stay, and with them all events of the world; only the knowledge of policies changes.
 
 * **Speeds**: each speed in ``Workload.known`` is the true one times ``exp(speed_error * z)``, with
   a standard normal ``z`` for each job type, type of GPU and number of GPUs. All numbers of nodes
@@ -22,10 +22,9 @@ so every policy is misled in the same way, and so is a part of the same trace.
 
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dljob.core.profiles import JobType, Profile, Speed
+from dljob.core.profiles import Profile, Speed
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob_wire.messages import Shape
 
@@ -50,18 +49,17 @@ class Beliefs:
     """True if policies are given a number of iterations at all."""
     seed: int = 0
 
-    @property
-    def are_true(self) -> bool:
-        """Return whether policies know everything as it is."""
-        return not self.speed_error and not self.size_error and self.sizes_known
-
 
 def believe(workload: Workload, beliefs: Beliefs) -> Workload:
     """Make the workload whose policies believe this; the same object where they know the truth."""
-    if beliefs.are_true:
+    if not beliefs.speed_error and not beliefs.size_error and beliefs.sizes_known:
         return workload
-    jobs = tuple(_mislead(traced, beliefs) for traced in workload.jobs)
-    return replace(workload, jobs=jobs, known=_measure_wrongly(workload.known, beliefs))
+    known = workload.known
+    if beliefs.speed_error:
+        known = {kind: _blur(profile, beliefs) for kind, profile in known.items()}
+    return replace(
+        workload, jobs=tuple(_mislead(traced, beliefs) for traced in workload.jobs), known=known
+    )
 
 
 def revise(total: float, done: float) -> float:
@@ -73,14 +71,6 @@ def revise(total: float, done: float) -> float:
     longer it goes on, the longer it is believed to go on.
     """
     return total if done < total else done * (1.0 + MORE_OVERDUE)
-
-
-def _measure_wrongly(
-    known: Mapping[JobType, Profile], beliefs: Beliefs
-) -> Mapping[JobType, Profile]:
-    if not beliefs.speed_error:
-        return known
-    return {kind: _blur(profile, beliefs) for kind, profile in known.items()}
 
 
 def _blur(profile: Profile, beliefs: Beliefs) -> Profile:

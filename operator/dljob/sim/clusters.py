@@ -2,8 +2,8 @@
 The cluster of a simulation, from the command line.
 
 :mod:`dljob.cli` calls it, before anything else is read. Two ways to place jobs are two ways to build
-nodes: where GPUs are only counted, one node holds all of a type, and everything fits beside
-everything as long as the sum does.
+nodes: where GPUs are only counted, one node holds all of a type, and jobs fit as long as
+their sum does.
 """
 
 import re
@@ -33,7 +33,7 @@ def parse_cluster(text: str) -> tuple[Machines, ...]:
     """
     Read ``NODESxGPUS[:TYPE][,…]``, for example ``2x8:V100,1x4:K80``.
 
-    Raises :class:`ValueError` with what is wrong and what to write.
+    Raises :class:`ValueError` with the mistake and the remedy.
     """
     machines = tuple(_parse_part(part.strip()) for part in text.split(","))
     _check_size(sum(each.nodes * each.gpus for each in machines))

@@ -216,17 +216,13 @@ def _takes_view(allocate: Any) -> bool:
 def files_of(path: Path) -> list[Path]:
     """List a file that was loaded, and the modules next to it that it imported."""
     folder = path.resolve().parent
-    loaded = {
-        Path(file).resolve()
-        for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None))
-        and _is_beside(folder, name.partition(".")[0])
-    }
+    loaded: set[Path] = set()
+    for name, module in list(sys.modules.items()):
+        file, package = getattr(module, "__file__", None), name.partition(".")[0]
+        beside = folder / f"{package}.py", folder / package / "__init__.py"
+        if file and any(each.is_file() for each in beside):
+            loaded.add(Path(file).resolve())
     return [path, *sorted(file for file in loaded if file.is_relative_to(folder))]
-
-
-def _is_beside(folder: Path, package: str) -> bool:
-    return (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
 
 
 # --- its answers --------------------------------------------------------------------------

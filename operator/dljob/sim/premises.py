@@ -20,12 +20,17 @@ MOST_COUNTS = 10
 
 def list_premises(workload: Workload, setting: Setting, *, seeds: int = 1) -> tuple[str, ...]:
     """List the assumptions about these jobs and this cluster, which are played with ``seeds`` seeds."""
-    jobs = workload.jobs
+    jobs, failures = workload.jobs, []
+    if setting.outages:
+        failures.append(
+            "when a node fails, its jobs fall back to their last checkpoint, which is at most "
+            f"{setting.checkpoint_every_s:,.0f} s of training old"
+        )
     return (
         *_describe_curves(jobs, setting.seed, seeds=seeds),
         *_describe_counts(workload),
         _describe_changes(workload, setting),
-        *_describe_failures(setting),
+        *failures,
         _describe_knowledge(workload, setting),
     )
 
@@ -82,14 +87,6 @@ def _describe_changes(workload: Workload, setting: Setting) -> str:
         if setting.tries:
             saves += "; a checkpoint is tried at the first step, and not counted on if it is broken"
     return f"{saves}; a change {how} takes {change_s:,.4g} s and a start {start_s:,.4g} s{rest}"
-
-
-def _describe_failures(setting: Setting) -> Iterator[str]:
-    if setting.outages:
-        yield (
-            "when a node fails, its jobs fall back to their last checkpoint, which is at most "
-            f"{setting.checkpoint_every_s:,.0f} s of training old"
-        )
 
 
 def _describe_knowledge(workload: Workload, setting: Setting) -> str:

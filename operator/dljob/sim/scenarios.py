@@ -7,24 +7,28 @@ it plays; it can be sent to another process. :func:`build_setting`, :func:`read_
 """
 
 import math
+import random
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Final, Protocol
 
-from dljob.core.model import Cluster, Mechanism
+from dljob.core.model import Cluster, Mechanism, Node, NodeName
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.profiles import JobType, Profile
-from dljob.sim import knowing, worlds
+from dljob.core.profiles import Costs, JobType, Profile
+from dljob.installed import load_scenario
 from dljob.sim.beliefs import Beliefs, believe
 from dljob.sim.clusters import Machines, build_counted, build_packed
-from dljob.sim.engine import failures
 from dljob.sim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
-from dljob.sim.engine.settings import Setting
+from dljob.sim.engine.settings import Outage, Setting
 from dljob.sim.inputs import shipped
-from dljob.sim.jobs import savings, workloads
+from dljob.sim.inputs.tables import Table
+from dljob.sim.inputs.traces import Trace
+from dljob.sim.jobs import workloads
+from dljob.sim.jobs.checkpointing import Kind
 from dljob.sim.jobs.sampling import Sample, sample
-from dljob.sim.jobs.workloads import Workload
-from dljob.sim.worlds import WORLDS, Rules
+from dljob.sim.jobs.workloads import TracedJob, Workload
 
 MINI_EPOCHS = "mini-epochs"
 NONE = "none"
@@ -32,6 +36,28 @@ NONE = "none"
 PERIOD_S = 15.0
 """The longest time between two decisions of a controller."""
 MARGINAL_UTILITY = "marginal-utility"
+
+LAB_WORLDS: Final = ("afs", "pollux", "sia")
+"""The worlds of dljob-lab, which a user may name where it is missing."""
+
+
+class Rules(Protocol):
+    """The rules of a world of an add-on; :class:`dljob_lab.worlds.Rules` explains each."""
+
+    @property
+    def machines(self) -> tuple[Machines, ...]: ...
+    @property
+    def costs(self) -> Costs: ...
+    def charging(self, seconds: float) -> "Rules": ...
+    def settle(self, setting: Setting) -> Setting: ...
+    def assign(self, trace: Trace, *, seed: int) -> Trace: ...
+    def adapt(self, workload: Workload, *, nodes: tuple[Node, ...], rigid: bool) -> Workload: ...
+
+
+def load_rules(world: str) -> Rules:
+    """Import the rules of a world; raises :class:`~dljob.installed.MissingExtra` without the add-on."""
+    rules: Rules = load_scenario(world)
+    return rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +67,7 @@ class Scenario:
     trace: Path
     machines: tuple[Machines, ...]
     world: str | None = None
-    """By whose rules it is played (:mod:`dljob.sim.worlds`)."""
+    """The published evaluation by whose rules it is played (:mod:`dljob_lab.worlds`)."""
     counted: bool = False
     """True if GPUs are only counted, without nodes."""
     mechanism: Mechanism = Mechanism.IN_PLACE
@@ -67,7 +93,7 @@ class Scenario:
     sizes_known: bool = True
     known: str = "all"
     """
-    Which speeds policies know: all, those of ``mini-epochs`` (:mod:`dljob.sim.knowing`), or none but
+    Which speeds policies know: all, those of ``mini-epochs`` (:mod:`dljob_lab.knowing`), or none but
     what jobs show in the course of the run (:mod:`dljob.sim.engine.learning`).
     """
     predictor: str = "own"
@@ -78,8 +104,8 @@ class Scenario:
         """The rules of its world; a restart cost takes the place of all that it charges."""
         if self.world is None:
             return None
-        rules, cost = WORLDS[self.world], self.restart_cost_s
-        return rules if cost is None else replace(rules, costs=costs_of_change(cost), charges={})
+        rules, cost = load_rules(self.world), self.restart_cost_s
+        return rules if cost is None else rules.charging(cost)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -101,13 +127,48 @@ def build_setting(scenario: Scenario) -> Setting:
         costs=usual if rules is None else rules.costs,
         seed=scenario.seed,
         period_s=min(scenario.period_s, PERIOD_S) if scenario.known == NONE else scenario.period_s,
-        outages=failures.read_failures(outages, {n.name for n in nodes}) if outages else (),
+        outages=read_failures(outages, {n.name for n in nodes}) if outages else (),
         limits=scenario.limits,
         trial_s=scenario.trial_s,
         # Speeds that are wrong are corrected as controllers correct them.
         learns=scenario.known == NONE or scenario.speed_error > 0.0,
     )
-    return setting if rules is None else worlds.settle(rules, setting)
+    return setting if rules is None else rules.settle(setting)
+
+
+def read_failures(path: Path, nodes: Collection[NodeName]) -> tuple[Outage, ...]:
+    """Read nodes that fail and come back: CSV with ``time_s,node,event``, where the event is ``lost`` or ``back``."""
+    table = Table.read(path, required=("time_s", "node", "event"))
+    outages: list[Outage] = []
+    lost: dict[NodeName, Outage] = {}
+    rows = [(row.seconds("time_s"), row) for row in table]
+    for time, row in sorted(rows, key=lambda each: each[0]):
+        node, event = NodeName(row.name("node")), row.text("event")
+        if node not in nodes:
+            raise row.error(
+                f"the cluster has no node {str(node)!r}",
+                field="node",
+                remedy=f"its nodes are {min(nodes)} to {max(nodes)}",
+            )
+        if event not in ("lost", "back"):
+            raise row.error(f"{event!r} is no event", field="event", remedy="write lost or back")
+        if event == "lost" and node in lost:
+            raise row.error(
+                f"{node} is lost already, since {lost[node].lost_at:g} s",
+                field="event",
+                remedy="add the row that says when it came back",
+            )
+        if event == "back" and node not in lost:
+            raise row.error(
+                f"{node} comes back but was not lost before",
+                field="event",
+                remedy="add the row that says when it was lost",
+            )
+        if event == "lost":
+            lost[node] = Outage(node, time)
+        else:
+            outages.append(replace(lost.pop(node), back_at=time))
+    return tuple(sorted((*outages, *lost.values()), key=lambda each: each.lost_at))
 
 
 def read_workload(scenario: Scenario, setting: Setting) -> Workload:
@@ -129,12 +190,12 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         gpu_types=tuple(dict.fromkeys(node.gpu_type for node in cluster.nodes)),
         largest=max(cluster.totals.values()),
         node_gpus=width,
-        assign=None if rules is None else partial(worlds.assign, rules, seed=seed),
+        assign=None if rules is None else partial(rules.assign, seed=seed),
     )
     if rules is not None:
-        workload = worlds.adapt(rules, workload, nodes=setting.nodes, rigid=rigid)
+        workload = rules.adapt(workload, nodes=setting.nodes, rigid=rigid)
     none, broken = scenario.no_checkpoint, scenario.broken_checkpoint
-    workload = savings.draw(workload, none=none, broken=broken, seed=seed)
+    workload = draw_checkpoints(workload, none=none, broken=broken, seed=seed)
     part = Sample(window=scenario.window, load=scenario.load, seed=seed)
     beliefs = Beliefs(
         speed_error=scenario.speed_error,
@@ -144,13 +205,13 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
     )
     workload = sample(workload, cluster, wanted=part)
     if scenario.known == MINI_EPOCHS:
-        workload = knowing.know_by_mini_epochs(workload)
+        workload = load_scenario(MINI_EPOCHS).know_by_mini_epochs(workload)
     if scenario.known == NONE:
         workload = replace(workload, known={})
     # Speeds that were measured are wrong before anything is concluded from them.
     workload = believe(workload, beliefs)
     if scenario.predictor == MARGINAL_UTILITY:
-        workload = knowing.believe_predictor(workload, scenario.predictor)
+        workload = load_scenario(MARGINAL_UTILITY)(workload)
     return workload
 
 
@@ -158,5 +219,24 @@ def charge_trials(scenario: Scenario, setting: Setting, *, workload: Workload) -
     """Charge every job for the mini-epochs that it trains first."""
     if scenario.known != MINI_EPOCHS:
         return setting
-    trials = knowing.price_mini_epochs(workload, setting.costs, mechanism=setting.mechanism)
+    price = load_scenario(MINI_EPOCHS).price_mini_epochs
+    trials = price(workload, setting.costs, mechanism=setting.mechanism)
     return replace(setting, trials=trials)
+
+
+def draw_checkpoints(workload: Workload, *, none: float, broken: float, seed: int) -> Workload:
+    """Let such shares of the jobs have no checkpoint, or a broken one, by lot."""
+    if not none and not broken:
+        return workload
+    jobs = list(workload.jobs)
+    for place, traced in enumerate(jobs):
+        # By the job's name, so that a part of a trace has the same jobs without one as the whole.
+        lot = random.Random(f"{seed}/checkpoint/{traced.job.id}").random()
+        if lot < none + broken:
+            jobs[place] = with_checkpoint(traced, Kind.NONE if lot < none else Kind.BROKEN)
+    return replace(workload, jobs=tuple(jobs))
+
+
+def with_checkpoint(traced: TracedJob, kind: Kind) -> TracedJob:
+    """Show a job with a checkpoint of this kind."""
+    return replace(traced, saves=kind == Kind.GOOD, declares=kind != Kind.NONE)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from dljob.core.contract import Policy
@@ -60,27 +61,15 @@ def simulate(
     for label, policy in contestants:
         began = time.perf_counter()
         recorder = Recorder(setting.nodes) if records else None
-        world = World(
-            workload, setting, policy=policy, watch=_bind(watch, label), recorder=recorder
-        )
+        bound = None if watch is None else partial(watch, label)
+        world = World(workload, setting, policy=policy, watch=bound, recorder=recorder)
         record = world.play()
         happenings = None
         if recorder is not None:
             happenings = recorder.record(until=record.ended_at, policy=label, title=workload.name)
-        figures = score(
-            record, policy=label, wall_s=time.perf_counter() - began, peak_rss_mb=measure_peak_mb()
-        )
+        wall_s = time.perf_counter() - began
+        # Linux counts in KiB, macOS in bytes.
+        scale = 1024.0 * 1024.0 if sys.platform == "darwin" else 1024.0
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+        figures = score(record, policy=label, wall_s=wall_s, peak_rss_mb=peak_mb)
         yield Outcome(figures, record, happenings)
-
-
-def _bind(watch: Watch | None, label: str) -> Callable[[int, int], None] | None:
-    if watch is None:
-        return None
-    return lambda done, total: watch(label, done, total)
-
-
-def measure_peak_mb() -> float:
-    """The most memory that this process has had so far, in MiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return peak / (1024.0 * 1024.0 if sys.platform == "darwin" else 1024.0)

@@ -57,15 +57,12 @@ class MongoAddress:
 
     def scrub(self, text: str) -> str:
         """Remove the secrets from a text."""
-        for secret in sorted(self._secrets(), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
-
-    def _secrets(self) -> set[str]:
         plain = {self.credentials.password, self.url}
         plain |= {value for name, value in self.options.items() if _SECRET.search(name)}
         quoted = {f(each) for each in plain for f in (quote, quote_plus, partial(quote, safe=""))}
-        return {each for each in plain | quoted if each}
+        for secret in sorted(plain | quoted, key=len, reverse=True):
+            text = text.replace(secret, "***") if secret else text
+        return text
 
 
 def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
@@ -80,7 +77,11 @@ def read_address(text: str, credentials: Credentials) -> Path | MongoAddress:
         return Path(text).expanduser()
     scheme = match[1].lower()
     if scheme == "sqlite":
-        return _path_of_url(text)
+        parts = urlsplit(text)
+        if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
+            remedy = "write sqlite:///ABSOLUTE/PATH, or the path alone"
+            raise StoreUnusableError(redact(text), "names no file", remedy)
+        return Path("/" + unquote(parts.path).lstrip("/"))
     if scheme in ("mongodb", "mongodb+srv"):
         return _server(f"{scheme}{text[match.end(1) :]}", credentials)
     raise StoreUnusableError(
@@ -96,14 +97,6 @@ def redact(text: str) -> str:
     place, _, query = text[match.end() :].partition("?")
     # An unquoted password may contain a question mark.
     return f"{match[0]}{'***' if '@' in query else place.rpartition('@')[2]}"
-
-
-def _path_of_url(text: str) -> Path:
-    parts = urlsplit(text)
-    if parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
-        remedy = "write sqlite:///ABSOLUTE/PATH, or the path alone"
-        raise StoreUnusableError(redact(text), "names no file", remedy)
-    return Path("/" + unquote(parts.path).lstrip("/"))
 
 
 def _server(url: str, credentials: Credentials) -> MongoAddress:

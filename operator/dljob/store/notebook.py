@@ -91,8 +91,6 @@ class _Task(NamedTuple):
 
 @dataclass(slots=True)
 class _Health:
-    """The state of the store by the latest attempts."""
-
     is_there: bool = False
     failures: int = 0
     error: str = ""

@@ -116,8 +116,6 @@ MOST_TICKETS = 16
 
 
 class StoredProfile(NamedTuple):
-    """A profile in a store."""
-
     profile: Profile | None
     """``None`` if it is unknown or forgotten."""
     revision: int = 0

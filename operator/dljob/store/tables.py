@@ -3,7 +3,7 @@ The tables of a store: GPUs and jobs (Tables II and III of the SideCar paper).
 
 The tables of GPUs and jobs show the latest scene of the loop to people and programs; the platform remains the truth.
 
-:func:`to_record` turns rows into JSON, and :func:`from_record` reads them back.
+:func:`to_record` turns rows into JSON, and :func:`read_rows` reads them back.
 """
 
 import logging
@@ -120,19 +120,16 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def from_record(kind: type[R], record: Mapping[str, Any]) -> R:
-    """Make a row of a record. Fields of newer versions are ignored."""
-    given = {each.name: record[each.name] for each in fields(kind) if each.name in record}
-    return kind(**{name: _read(name, value) for name, value in given.items()})
-
-
 def read_rows(
     kind: type[R], kept: Iterable[S], *, as_record: Callable[[S], Record], address: str
 ) -> Iterator[R]:
-    """Make rows of records; unreadable ones are logged and left out."""
+    """Make rows of records, without the fields of newer versions; unreadable ones are logged and left out."""
+    names = [each.name for each in fields(kind)]
     for each in kept:
         try:
-            yield from_record(kind, as_record(each))
+            record = as_record(each)
+            given = {name: _read(name, record[name]) for name in names if name in record}
+            yield kind(**given)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("%s: a %s cannot be read: %r", address, kind.__name__, error)
 

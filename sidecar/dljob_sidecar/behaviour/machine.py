@@ -14,7 +14,7 @@ costs one stop and one start (the cancelling of CoDDL). Processes that are being
 because they wait for peers that are gone. Therefore each step on the way down has a time limit, and
 SIGKILL follows the last one.
 
-Three comparisons come before the table (:mod:`dljob_sidecar.behaviour.accepting`), because they are the
+Three comparisons come before the table (:func:`why_refused`), because they are the
 same in every phase. The SideCar refuses a declaration that is older than the target, and one of the
 same term with other contents; only the checkpoint of a stop and the trial of a run may change in the
 same term. A repeat changes nothing. A target that differs in its epoch alone is adopted without any
@@ -42,7 +42,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple
 
-from dljob_sidecar.behaviour.accepting import is_hurried, says_the_same, stamped_by, why_refused
 from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
@@ -106,6 +105,58 @@ class Reaction(NamedTuple):
     """The trigger of the event; None if the event was refused, repeated or late."""
 
 
+def why_refused(machine: Machine, target: Target) -> Refused | None:
+    # A target for an earlier start of the container does not apply to this one.
+    if target.incarnation != machine.incarnation:
+        return Refused.OTHER_INCARNATION
+    own = machine.installation
+    if own and target.installation and own != target.installation:
+        return Refused.OTHER_INSTALLATION
+    # A SideCar that ends could not prove the end of processes that it starts now.
+    if machine.is_interrupted or machine.has_left:
+        return Refused.LEAVING
+    known = machine.target
+    if known is None or target.term > known.term:
+        return None
+    # A replaced controller may not know that yet, and continues to send targets.
+    if target.term < known.term:
+        return Refused.OLDER
+    is_hurry = is_hurried(target, known) or is_hurried(known, target)
+    return None if is_hurry or says_the_same(target, known) else Refused.CONFLICT
+
+
+def is_hurried(target: Target, known: Target) -> bool:
+    """Return whether the target is the same stop without its checkpoint."""
+    if not isinstance(target, Stop) or not isinstance(known, Stop):
+        return False
+    drops_it = known.checkpoint and not target.checkpoint
+    return drops_it and says_the_same(replace(target, checkpoint=True), known)
+
+
+def says_the_same(one: Target, other: Target) -> bool:
+    """Compare two targets without leader, reason, next start, trial and known end."""
+    other = replace(other, epoch=one.epoch, reason=one.reason)
+    if isinstance(one, Stop) and isinstance(other, Stop):
+        other = replace(other, coming=one.coming)
+    if isinstance(one, Run) and isinstance(other, Run):
+        other = replace(other, trial=one.trial, ended=one.ended)
+    return one == other
+
+
+def stamped_by(machine: Machine, target: Target) -> Machine:
+    known = machine.target
+    assert known is not None
+    stamped = replace(known, epoch=target.epoch, installation=machine.installation)
+    if isinstance(stamped, Run) and isinstance(target, Run):
+        # An earlier message may arrive after the latest, and must not withdraw a trial.
+        ends = [end for end in (stamped.ended, target.ended) if end is not None]
+        trial = max(stamped.trial, target.trial)
+        stamped = replace(stamped, trial=trial, ended=max(ends, default=None))
+        if machine.run == known:
+            return replace(machine, target=stamped, run=stamped)
+    return replace(machine, target=stamped)
+
+
 def react(machine: Machine, event: Event) -> Reaction:
     """Return the next machine and the actions that the event causes."""
     if isinstance(event, Told):
@@ -152,7 +203,12 @@ def _start_again(machine: Machine) -> Reaction:
 
 def _try(reaction: Reaction) -> Reaction:
     """Request a trial checkpoint if the target declares one that was not made yet."""
-    if not reaction.machine.has_trial_to_make:
+    machine = reaction.machine
+    if machine.phase is not Phase.RUNNING or not machine.limits.tries or machine.follows:
+        return reaction
+    if not isinstance(machine.target, Run) or machine.target != machine.run or machine.is_leaving:
+        return reaction
+    if machine.target.trial <= machine.trial.number or machine.is_trying or machine.ended:
         return reaction
     tried = _step(reaction.machine, Trigger.TRY)
     actions, trigger = (*reaction.actions, *tried.actions), reaction.trigger or tried.trigger
@@ -317,10 +373,6 @@ def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
     return _try(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
 
 
-def _unstepped(machine: Machine, _: Unstepped) -> Reaction:
-    return Reaction(replace(machine, is_unstepped=True))
-
-
 def _fail(machine: Machine, *, saving: Saving, problem: Problem) -> Machine:
     if machine.is_unstepped:
         return replace(machine, saving=Saving.NONE, saving_problem=None)
@@ -355,10 +407,6 @@ def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
     )
 
 
-def _grace_over(machine: Machine, _: GraceOver) -> Reaction:
-    return _step(machine, Trigger.GRACE_OVER)
-
-
 def _still_there(machine: Machine, _: StillThere) -> Reaction:
     if machine.phase is Phase.STOPPING:
         machine = replace(machine, is_stuck=True)
@@ -387,9 +435,9 @@ _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
     RankEnded: _rank_ended,
     CheckpointDone: _saved,
     CheckpointFailed: _not_saved,
-    Unstepped: _unstepped,
+    Unstepped: lambda machine, _: Reaction(replace(machine, is_unstepped=True)),
     CheckpointTimedOut: _saving_timed_out,
-    GraceOver: _grace_over,
+    GraceOver: lambda machine, _: _step(machine, Trigger.GRACE_OVER),
     StillThere: _still_there,
     Lingering: _lingering,
     Gone: _gone,

@@ -115,14 +115,6 @@ class Machine:
         return not isinstance(target, Run) or target.ended in (None, self.run.generation)
 
     @property
-    def has_trial_to_make(self) -> bool:
-        if self.phase is not Phase.RUNNING or not self.limits.tries or self.follows:
-            return False
-        if not isinstance(self.target, Run) or self.target != self.run or self.is_leaving:
-            return False
-        return self.target.trial > self.trial.number and not self.is_trying and not self.ended
-
-    @property
     def term(self) -> Term:
         return Term(0, 0) if self.target is None else self.target.term
 

@@ -41,12 +41,6 @@ class Mark(NamedTuple):
     """Includes renames, which the modification time does not show."""
     names: int
 
-    def is_news_after(self, before: Mark | None) -> bool:
-        if before is None or self[:3] != before[:3]:
-            return True
-        # The removal of another link, as of an old checkpoint, changes the file's stamp only.
-        return self.changed_ns != before.changed_ns and self.names == before.names
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -71,10 +65,17 @@ class Snapshot:
 
     def news_after(self, before: Snapshot) -> dict[str, Mark]:
         """Return the new and changed files."""
-        known = before.files
-        return {
-            name: mark for name, mark in self.files.items() if mark.is_news_after(known.get(name))
-        }
+        news = {}
+        for name, mark in self.files.items():
+            known = before.files.get(name)
+            # The removal of another link, as of an old checkpoint, changes the file's stamp only.
+            if (
+                known is None
+                or mark[:3] != known[:3]
+                or (mark.changed_ns != known.changed_ns and mark.names == known.names)
+            ):
+                news[name] = mark
+        return news
 
 
 def stamp_ns() -> int:
@@ -87,7 +88,7 @@ def await_next_stamp() -> int:
     Wait for the next stamp time and return it.
 
     Files that change later have this stamp or a later one; files that changed before have an
-    earlier one. The function does not sleep, because it would wake too late to tell the two apart.
+    earlier one. The function does not sleep, because it would wake too late to separate the two.
     """
     before, limit = stamp_ns(), time.monotonic() + LONGEST_TICK_SECONDS
     while (now := stamp_ns()) == before and time.monotonic() < limit:
@@ -161,17 +162,15 @@ def find_written(root: str, pids: Iterable[int]) -> set[str]:
 
 
 def _find_written(root: str, pid: int) -> Iterator[str]:
-    for name in list_descriptors(pid):
+    descriptors: list[str] = []
+    with contextlib.suppress(OSError):
+        descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+    for name in descriptors:
         # A descriptor may have been closed meanwhile.
         with contextlib.suppress(OSError, ValueError, IndexError):
             link = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
             if link.startswith(root) and opened_for_writing(pid, name):
                 yield link[len(root) :]
-
-
-def list_descriptors(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        yield from os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
 
 
 def opened_for_writing(pid: int, descriptor: str) -> bool:

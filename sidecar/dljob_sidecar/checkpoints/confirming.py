@@ -28,7 +28,7 @@ from dljob_sidecar.checkpoints.recognizing.shapes import (
 from dljob_sidecar.checkpoints.recognizing.signs import find_unit, is_noise, normalise
 from dljob_sidecar.checkpoints.resting import find_resting, propose_files
 from dljob_sidecar.observing.file_threads import FileThread, rest_after
-from dljob_wire.training import Saving
+from dljob_wire.checkpoints import Checkpoint
 
 TOO_LARGE = "CheckpointPathTooLarge"
 SILENT = "CheckpointPathDoesNotAnswer"
@@ -87,7 +87,7 @@ class FileWatch:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: Checkpoint,
         watch: Watch,
         *,
         ready: Callable[[], int | None],
@@ -200,11 +200,12 @@ class FileWatch:
             is_quick = now - self._begun < self.quick_for_seconds
         least = self.quick_seconds if is_quick else self.period_seconds
         self._due_at = now + rest_after(took_seconds, at_least=least)
-        self._timer = self._loop.call_at(self._due_at, self._look_when_due)
 
-    def _look_when_due(self) -> None:
-        self._forgive_pause()
-        self._look()
+        def look() -> None:
+            self._forgive_pause()
+            self._look()
+
+        self._timer = self._loop.call_at(self._due_at, look)
 
     def _forgive_pause(self) -> None:
         """Do not count a pause of the machine as time in which the files were unchanged."""
@@ -241,18 +242,15 @@ class FileWatch:
 
     def _ask(self, look: Look) -> None:
         if self._written_before is None:
-            self._look_again_at_last(look)
+            # Update the shape from the checkpoint that this start confirmed, unless that is gone.
+            known, unit = self._watch.known, self._watch.confirmed
+            if known is not None and unit is not None:
+                files = look.before.get(unit, {})
+                self._known = look_again(known, files, unit=unit, since_ns=self._watch.confirmed_ns)
         self._written_before = find_written(look.snapshot.root, self._watch.members())
         self._asked_ns = self._ready()
         if self._asked_ns is not None:
             self._begun = self._loop.time()
-
-    def _look_again_at_last(self, look: Look) -> None:
-        """Update the shape from the checkpoint that this start confirmed, unless that is gone."""
-        known, unit = self._watch.known, self._watch.confirmed
-        if known is not None and unit is not None:
-            files = look.before.get(unit, {})
-            self._known = look_again(known, files, unit=unit, since_ns=self._watch.confirmed_ns)
 
     def _secure(self, one: Candidate, hear: Callable[[str], None]) -> None:
         """Copy the checkpoint to disk, if it is not written there."""
@@ -340,14 +338,14 @@ class FileWatch:
         if known is None:
             return UNKNOWN_SECONDS
         # Require all files: files that a process in another container has open are invisible here.
-        is_enough = self._is_whole_beside if self._watch.is_apart else self._is_like_known
-        if not is_enough(one):
+        is_like = (
+            self._is_whole_beside(one)
+            if self._watch.is_apart
+            else self._shape_of(one).is_like(known)
+        )
+        if not is_like:
             return known.settle_seconds
         return PROVEN_SECONDS if one.is_proven else AGAIN_SECONDS
-
-    def _is_like_known(self, one: Candidate) -> bool:
-        known = self._known
-        return known is not None and self._shape_of(one).is_like(known)
 
     def _is_whole_beside(self, one: Candidate) -> bool:
         known = self._known
@@ -374,18 +372,19 @@ class FileWatch:
 
     def _finish(self, look: Look) -> None:
         assert self._end is not None
+        end = self._end
         found, self._lack = self._choose_last(look)
         if found is None:
-            self._end(self._lack)
-        else:
-            self._secure(found, partial(self._end_with, found))
+            end(self._lack)
+            return
 
-    def _end_with(self, one: Candidate, fault: str) -> None:
-        assert self._end is not None
-        self._lack = fault
-        if not fault:
-            self._confirm(one)
-        self._end(fault)
+        def hear(fault: str) -> None:
+            self._lack = fault
+            if not fault:
+                self._confirm(found)
+            end(fault)
+
+        self._secure(found, hear)
 
     def _choose_last(self, look: Look) -> tuple[Candidate | None, str]:
         """Choose after all processes have ended; a killed one may not have finished."""

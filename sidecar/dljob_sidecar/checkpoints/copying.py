@@ -48,13 +48,16 @@ def copy(
                 f"{source.root}/{name}", place, mark=mark, goes_on=goes_on, is_synced=is_synced
             )
         if is_synced:
-            for folder in _folders_of(made):
+            for folder, _, _ in os.walk(made, topdown=False):
                 _sync_folder(folder)
         # Check again, because syncing takes long, and an empty file has no block to check at.
         _insist_on_going(goes_on, unit)
         _replace(made, target)
         if is_synced:
-            for folder in _folders_above(target, root):
+            # Sync the parent folders up to the root, because some may be new.
+            folder = target
+            while folder != root:
+                folder = os.path.dirname(folder)  # noqa: PTH120
                 _sync_folder(folder)
     except (OSError, RecursionError) as error:
         remove(made)
@@ -145,18 +148,6 @@ def _insist_on(file: int, mark: Mark, *, path: str) -> None:
     status = os.fstat(file)
     if (status.st_ino, status.st_size, status.st_mtime_ns) != mark[:3]:
         raise CannotCopy(f"{path} was changed while it was copied")
-
-
-def _folders_of(path: str) -> Iterator[str]:
-    for folder, _, _ in os.walk(path, topdown=False):
-        yield folder
-
-
-def _folders_above(path: str, root: str) -> Iterator[str]:
-    """Yield the parent folders of a path up to the root, because some may be new."""
-    while path != root:
-        path = os.path.dirname(path)  # noqa: PTH120
-        yield path
 
 
 def _replace(made: str, target: str) -> None:

@@ -21,7 +21,7 @@ from dljob_sidecar.checkpoints.recognizing.signs import (
     resolve,
 )
 from dljob_sidecar.observing.shortages import find_full_disk
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 TAIL_BYTES = 256
 MOST_TAILS = 64
@@ -75,7 +75,7 @@ class Look:
 class Inspector:
     """Inspects one path repeatedly and compares it with the first inspection."""
 
-    def __init__(self, saving: Saving, restless: frozenset[str] = frozenset()) -> None:
+    def __init__(self, saving: Checkpoint, restless: frozenset[str] = frozenset()) -> None:
         self._saving, self._restless = saving, restless
         self._first: Snapshot | None = None
         self._before: Snapshot | None = None
@@ -118,10 +118,13 @@ class Inspector:
             if not self._is_appended(now.root, name, mark=mark, before=before.files.get(name))
         }
         signs = resolve(self._saving, news, known=now.files)
-        units = self._add_pointer(signs, signs.group(news), news=news)
+        units = signs.group(news)
+        pointer = signs.sign.pointer
+        if pointer in news:
+            # The file that points at the latest checkpoint counts even with the name of a log.
+            units.setdefault("", {})[pointer] = news[pointer]
         found = (self._judge(signs, unit, news=units[unit], now=now) for unit in sorted(units))
         candidates = tuple(sorted(found, key=lambda one: one.written_ns))
-        pointer = signs.sign.pointer
         is_waiting = bool(pointer) and pointer not in news
         lack = f"{pointer} has not been written yet" if is_waiting else ""
         return Look(
@@ -138,16 +141,6 @@ class Inspector:
         if before is None or not tail or mark.inode != before.inode or mark.size <= before.size:
             return False
         return _read(f"{root}/{name}", before.size - len(tail), count=len(tail)) == tail
-
-    @staticmethod
-    def _add_pointer(
-        signs: Signs, units: dict[str, dict[str, Mark]], *, news: Mapping[str, Mark]
-    ) -> dict[str, dict[str, Mark]]:
-        """Include the file that points at the latest checkpoint, even with the name of a log."""
-        pointer = signs.sign.pointer
-        if pointer in news:
-            units.setdefault("", {})[pointer] = news[pointer]
-        return units
 
     def _judge(
         self, signs: Signs, unit: str, *, news: Mapping[str, Mark], now: Snapshot

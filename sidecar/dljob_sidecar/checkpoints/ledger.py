@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dljob_sidecar.checkpoints.checkpoint_files import LEDGER
 from dljob_sidecar.checkpoints.recognizing.shapes import Shape
-from dljob_wire.training import Saving
+from dljob_wire.checkpoints import Checkpoint
 
 MOST_FAILED = 16
 LARGEST_BYTES = 1 << 20
@@ -42,18 +42,15 @@ class Ledger:
     restless: frozenset[str] = frozenset()
     """The names without numbers of files that never rest, and so belong to no checkpoint."""
 
-    def with_failed(self, unit: str) -> tuple[str, ...]:
-        return (*(one for one in self.failed if one != unit), unit)[-MOST_FAILED:]
 
-
-def describe_signs(saving: Saving) -> str:
+def describe_signs(saving: Checkpoint) -> str:
     """Return the name of the confirmation method; each method has its own trust."""
-    return f"{saving.complete.value} {saving.files} {saving.marker} {saving.settle_seconds}"
+    return f"{saving.complete.value} {saving.files} {saving.marker_file} {saving.settle_seconds}"
 
 
-def read_ledger(saving: Saving) -> Ledger:
+def read_ledger(saving: Checkpoint) -> Ledger:
     try:
-        with open(f"{saving.path}/{LEDGER}", "rb") as file:  # noqa: PTH123 - beside os.open below
+        with open(f"{saving.path}/{LEDGER}", "rb") as file:  # noqa: PTH123 - as os.open below
             document = json.loads(file.read(LARGEST_BYTES))
         if document["signs"] != describe_signs(saving):
             return Ledger()
@@ -72,7 +69,7 @@ def read_ledger(saving: Saving) -> Ledger:
         return Ledger()
 
 
-def write_ledger(saving: Saving, ledger: Ledger) -> None:
+def write_ledger(saving: Checkpoint, ledger: Ledger) -> None:
     """Replace the file; on failure, the job continues without it."""
     document = {
         "signs": describe_signs(saving),

@@ -13,23 +13,104 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from dljob_sidecar.checkpoints.checkpoint_files import await_next_stamp, stamp_ns
 from dljob_sidecar.checkpoints.confirming import FileWatch, Watch
+from dljob_sidecar.linux.family import Process, read_environment, scan
 from dljob_sidecar.linux.kernel import send
-from dljob_sidecar.linux.recipients import find_recipients
 from dljob_sidecar.linux.spawning import CannotStart, Ended, Reaper, start
+from dljob_wire.checkpoints import Checkpoint, Confirmation
 from dljob_wire.messages import MOST_GPUS
-from dljob_wire.training import Confirmation, Saving
 
 AGAIN_SHARE = 0.75
 """The share of the time after which a training is asked again."""
 UNCONFIRMED = "the training ended before its checkpoint was confirmed"
 DONE = "the training ended after its last iteration"
 UNREAD = "the training ended, and what it said last, which may confirm its checkpoint, was not read in {:g} s"
+
+LAUNCH = b"TORCHELASTIC_RUN_ID"
+"""The variable with torchrun's launch id in each of its processes."""
+
+
+class Recipients(NamedTuple):
+    """The recipients of the signal, or the reason why there are none."""
+
+    pids: tuple[int, ...] = ()
+    fault: str = ""
+
+
+def find_recipients(root: int, signum: signal.Signals, *, to_all: bool) -> Recipients:
+    """Return the process itself, or its topmost descendants with a handler."""
+    if catches(root, signum):
+        return Recipients((root,))
+    processes = scan()
+    found = _find_below(root, processes, signum=signum)
+    if not found:
+        return Recipients(fault=f"the training has no handler for {signum.name}")
+    late = _find_late(root, processes, found=found, signum=signum)
+    if late:
+        ranks = ", ".join(sorted(late))
+        return Recipients(fault=f"rank {ranks} has no handler for {signum.name}")
+    return Recipients(tuple(found if to_all else _leaders(found)))
+
+
+def catches(pid: int, signum: signal.Signals) -> bool:
+    """Return True if the process has a handler; without one the signal would end it or be lost."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return bool(int(fields.get("SigCgt", "0"), 16) >> (signum - 1) & 1)
+
+
+def _find_below(
+    root: int, processes: Mapping[int, Process], *, signum: signal.Signals
+) -> list[int]:
+    """Return the topmost descendants that catch the signal."""
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        if not process.dead:
+            children.setdefault(process.parent, []).append(process.pid)
+    found, waiting = [], list(children.get(root, ()))
+    while waiting:
+        pid = waiting.pop()
+        if catches(pid, signum):
+            found.append(pid)
+        else:
+            waiting.extend(children.get(pid, ()))
+    return sorted(found)
+
+
+def _find_late(
+    root: int, processes: Mapping[int, Process], *, found: list[int], signum: signal.Signals
+) -> set[str]:
+    """Return ranks of the same launch without a handler, which would miss a common save."""
+    own = _variable(root, LAUNCH)
+    parents = {processes[pid].parent for pid in found}
+    siblings = [one.pid for one in processes.values() if one.parent in parents and not one.dead]
+    launched = [pid for pid in siblings if _variable(pid, LAUNCH) not in ("", own)]
+    late = (pid for pid in launched if not catches(pid, signum))
+    return {_variable(pid, b"RANK") for pid in late}
+
+
+def _leaders(found: list[int]) -> list[int]:
+    """Return the processes of the lowest rank; all if a rank is unknown."""
+    ranks = {pid: _variable(pid, b"RANK") for pid in found}
+    if not all(rank.isdigit() for rank in ranks.values()):
+        return found
+    lowest = min(int(rank) for rank in ranks.values())
+    return [pid for pid in found if int(ranks[pid]) == lowest]
+
+
+def _variable(pid: int, name: bytes) -> str:
+    start = name + b"="
+    values = (each[len(start) :] for each in read_environment(pid) if each.startswith(start))
+    return next(values, b"").decode(errors="replace")
 
 
 class Asked(Protocol):
@@ -61,7 +142,7 @@ class Request:
     """
     One request for a checkpoint.
 
-    ``tell`` is called once with the outcome: the empty string, or the reason why there will be no
+    ``report`` is called once with the outcome: the empty string, or the reason why there will be no
     checkpoint. The constructor never calls it.
     """
 
@@ -75,7 +156,7 @@ class Request:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: Checkpoint,
         ranks: Sequence[Asked],
         *,
         environment: Mapping[str, str],
@@ -83,7 +164,7 @@ class Request:
         reaper: Reaper,
         watch: Watch,
         output: LastOutput,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.is_trial = False
         """True if the training is to continue after the checkpoint."""
@@ -98,7 +179,7 @@ class Request:
         self._reaper = reaper
         self._distrust = watch.distrust
         self._output = output
-        self._tell: Callable[[str], None] | None = tell
+        self._report: Callable[[str], None] | None = report
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
@@ -191,18 +272,19 @@ class Request:
         except CannotStart as error:
             self._fail(str(error))
             return
-        self._reaper.watch(self._command, self._command_ended)
 
-    def _command_ended(self, ended: Ended) -> None:
-        self._command = None
-        if ended.code != 0:
-            self._fail(f"the checkpoint command ended with {ended}")
-        elif self._saving.confirm is Confirmation.EXIT:
-            self._finish("")
+        def hear(ended: Ended) -> None:
+            self._command = None
+            if ended.code != 0:
+                self._fail(f"the checkpoint command ended with {ended}")
+            elif self._saving.confirm is Confirmation.EXIT:
+                self._finish("")
+
+        self._reaper.watch(self._command, hear)
 
     async def _post(self, one: Asked) -> None:
-        port, _, path = self._saving.http.partition("/")
-        url = f"http://127.0.0.1:{int(port) + one.local_rank}/{path}"
+        [port, path] = self._saving.hook
+        url = f"http://127.0.0.1:{port + one.local_rank}/{path}"
         # The machine's time-out comes first; this one only cleans up.
         limit = self._saving.timeout_seconds + 1
         request = HTTPRequest(
@@ -225,16 +307,19 @@ class Request:
     def hear_end(self) -> None:
         """Handle the end of a training process."""
         ends = [one.ended for one in self._asked]
-        if self._tell is None or not all(ends) or not ends:
+        if self._report is None or not all(ends) or not ends:
             return
         if self._timer is not None:
             self._timer.cancel()
-        killed = self._find_killed()
+        signals = [end for end in ends if end is not None and end.signal is not None]
+        killed = (
+            f"a process that was asked for a checkpoint ended by {signals[0]}" if signals else ""
+        )
         if self._files is not None:
             is_well = all(end is not None and end.code == 0 for end in ends)
-            self._inspect_finally(self._files, killed or "", is_well=is_well)
+            self._inspect_finally(self._files, killed, is_well=is_well)
             return
-        if killed is not None:
+        if killed:
             self._fail(killed)
         elif self._awaits_handler and self._saving.confirm is Confirmation.EXIT:
             self._fail(UNCONFIRMED)
@@ -245,13 +330,6 @@ class Request:
             self._await_output(self._loop.time() + self.settling_seconds)
         elif not self._saving.command:
             self._finish("")
-
-    def _find_killed(self) -> str | None:
-        ends = (one.ended for one in self._asked)
-        killed = next((one for one in ends if one is not None and one.signal is not None), None)
-        if killed is None:
-            return None
-        return f"a process that was asked for a checkpoint ended by {killed}"
 
     def _await_output(self, limit: float) -> None:
         """Wait until all output has been read; a confirming line ends the wait at once."""
@@ -301,14 +379,14 @@ class Request:
 
     def _finish(self, reason: str) -> None:
         # Clear the callback first, so a later outcome of a command or another rank is not reported.
-        tell, self._tell = self._tell, None
+        report, self._report = self._report, None
         self.cancel()
         reason = reason or self._distrust
-        if tell is not None:
-            self._loop.call_soon(tell, reason)
+        if report is not None:
+            self._loop.call_soon(report, reason)
 
     def cancel(self) -> None:
-        self._tell = None
+        self._report = None
         self.is_settling = False
         if self._files is not None:
             self._files.cancel()

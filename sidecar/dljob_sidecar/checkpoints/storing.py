@@ -10,12 +10,11 @@ long as a request would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Callable
 
-from dljob_sidecar.checkpoints.checkpoint_files import Mark
 from dljob_sidecar.checkpoints.confirming import SILENT, Watch
 from dljob_sidecar.checkpoints.ledger import Ledger, write_ledger
 from dljob_sidecar.checkpoints.memory.cache import MemoryCache, Prepared
@@ -26,18 +25,67 @@ from dljob_sidecar.checkpoints.vetting import (
     UNREADABLE,
     Verdict,
     note_confirmed,
-    note_fruitless,
     vet,
 )
-from dljob_sidecar.checkpoints.visiting import Visit
 from dljob_sidecar.observing.file_threads import FileThread
+from dljob_wire.checkpoints import Checkpoint, Confirmation
 from dljob_wire.messages import Run
-from dljob_wire.training import Confirmation, Saving
 
 FOLDER = "DLJOB_CHECKPOINT_DIR"
 """The variable with the folder for the training's checkpoints."""
 NOT_IN_MEMORY = "CheckpointsNotInMemory"
 HINT = f" (with checkpoint.memory, the training has to write to ${FOLDER}, which dljob.training.folder() returns)"
+
+RETRY_SECONDS = 0.01
+
+
+class Visit:
+    """An inspection on the ledger thread that calls back once: with its result, or with None after the time limit."""
+
+    def __init__(
+        self,
+        ledger_thread: FileThread,
+        look: Callable[[Callable[[], bool]], Prepared],
+        hear: Callable[[Prepared | None], None],
+    ) -> None:
+        """``look`` can check that it is still wanted before it changes files."""
+        self._ledger_thread = ledger_thread
+        self._look = look
+        self._hear = hear
+        self._loop = asyncio.get_running_loop()
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, patience_seconds: float) -> None:
+        self._send(self._loop.time() + patience_seconds)
+
+    def cancel(self) -> None:
+        """Drop the result."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send(self, limit: float) -> None:
+        """Start the inspection; retry while the ledger thread is busy for an earlier start."""
+        left = max(limit - self._loop.time(), 0.0)
+        # The ledger thread checks whether the inspection is wanted; the event loop changes that
+        # only once.
+        is_sent = self._ledger_thread.send(
+            lambda: self._look(lambda: not self._is_over), lambda found, _: self._end(found)
+        )
+        if is_sent or not left:
+            # Even without time left, the answer comes in a later turn and never from within
+            # begin().
+            self._timer = self._loop.call_later(left, self._end, None)
+        else:
+            self._timer = self._loop.call_later(RETRY_SECONDS, self._send, limit)
+
+    def _end(self, found: Prepared | None) -> None:
+        if not self._is_over:
+            # Cancel before `hear` starts the training, because a running inspection is no longer
+            # wanted.
+            self.cancel()
+            self._hear(found)
 
 
 class CheckpointStore:
@@ -45,7 +93,7 @@ class CheckpointStore:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: Checkpoint,
         read_free: Callable[[], int],
         *,
         on_problem: Callable[[str, str], None],
@@ -60,7 +108,15 @@ class CheckpointStore:
         # One thread, so notes after a stop are written before the next start reads them.
         self._ledger_thread = FileThread("ledger") if saving.path else None
         self._memory = MemoryCache(saving, read_free) if saving.memory_path else None
-        self._writer = self._make_writer()
+        self._writer: Writer | None = None
+        if self._memory is not None and self._ledger_thread is not None:
+            self._writer = Writer(
+                self._memory,
+                self._ledger_thread,
+                patience_seconds=saving.timeout_seconds,
+                on_problem=on_problem,
+                on_relief=on_relief,
+            )
         self._is_in_memory = False
         self._verdict = Verdict()
         self._leads = self._is_alone = False
@@ -68,19 +124,8 @@ class CheckpointStore:
         self._visit: Visit | None = None
         self._stop_learning: Callable[[], object] = lambda: None
 
-    def _make_writer(self) -> Writer | None:
-        if self._memory is None or self._ledger_thread is None:
-            return None
-        return Writer(
-            self._memory,
-            self._ledger_thread,
-            patience_seconds=self._saving.timeout_seconds,
-            on_problem=self._on_problem,
-            on_relief=self._on_relief,
-        )
-
     @property
-    def saving(self) -> Saving:
+    def saving(self) -> Checkpoint:
         """The saving of the latest start, with the folder in memory if that is used."""
         in_memory = replace(self._saving, path=self._saving.memory_path)
         return in_memory if self._is_in_memory else self._saving
@@ -111,12 +156,8 @@ class CheckpointStore:
             hear()
         else:
             self._visit = Visit(self._ledger_thread, self._prepare, partial(self._hear, hear))
-            self._visit.begin(self._patience_seconds)
-
-    @property
-    def _patience_seconds(self) -> float:
-        patience = FileThread.patience_seconds
-        return patience if self._memory is None else max(patience, self._saving.timeout_seconds)
+            patience = self._saving.timeout_seconds if self._memory is not None else 0.0
+            self._visit.begin(max(FileThread.patience_seconds, patience))
 
     def _prepare(self, wanted: Callable[[], bool]) -> Prepared:
         """Inspect the checkpoints on the ledger thread."""
@@ -163,7 +204,9 @@ class CheckpointStore:
             distrust=self._verdict.distrust,
             on_problem=self._on_problem,
             on_relief=self._on_relief,
-            on_confirmed=self._note_confirmed,
+            on_confirmed=lambda unit, files: self._note(
+                note_confirmed(self._verdict.ledger, unit, files=files, world=self._world)
+            ),
             secure=self._writer.secure if self._writer and self._is_in_memory else None,
             hint=HINT if self._is_in_memory else "",
         )
@@ -177,23 +220,23 @@ class CheckpointStore:
         """Write out what the ended processes left in memory; return True while that continues."""
         return self._writer is not None and self._writer.write_the_rest()
 
-    def _note_confirmed(self, unit: str, files: Mapping[str, Mark]) -> None:
-        self._note(note_confirmed(self._verdict.ledger, unit, files=files, world=self._world))
-
     def learn(self) -> None:
         """Learn which files never rest, if all files are one checkpoint and the training goes on."""
+
+        def note_restless(names: frozenset[str]) -> None:
+            ledger = self._verdict.ledger
+            if not names <= ledger.restless:
+                self._note(replace(ledger, restless=ledger.restless | names))
+
         shape, thread = self._verdict.ledger.shape, self._file_thread
         if self._verdict.ledger.pending == "" and shape is not None and thread is not None:
-            learning = learn(self.saving.path, shape, thread=thread, hear=self._note_restless)
+            learning = learn(self.saving.path, shape, thread=thread, hear=note_restless)
             self._stop_learning = asyncio.get_running_loop().create_task(learning).cancel
 
-    def _note_restless(self, names: frozenset[str]) -> None:
-        ledger = self._verdict.ledger
-        if not names <= ledger.restless:
-            self._note(replace(ledger, restless=ledger.restless | names))
-
     def note_failure(self) -> None:
-        self._note(note_fruitless(self._verdict.ledger))
+        """Record that a start failed before its first step."""
+        ledger = self._verdict.ledger
+        self._note(replace(ledger, fruitless=ledger.fruitless + 1))
 
     def _note(self, ledger: Ledger) -> None:
         # A trial also confirms, and the next request comes without an inspection.

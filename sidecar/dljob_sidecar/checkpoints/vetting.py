@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dljob_sidecar.checkpoints.checkpoint_files import SET_ASIDE, Mark, Snapshot, take_snapshot
 from dljob_sidecar.checkpoints.inspecting import find_fault
-from dljob_sidecar.checkpoints.ledger import Ledger, read_ledger, write_ledger
+from dljob_sidecar.checkpoints.ledger import MOST_FAILED, Ledger, read_ledger, write_ledger
 from dljob_sidecar.checkpoints.recognizing.formats import examine
 from dljob_sidecar.checkpoints.recognizing.shapes import Shape, look_again, shape_of
 from dljob_sidecar.checkpoints.recognizing.signs import (
@@ -30,7 +30,7 @@ from dljob_sidecar.checkpoints.recognizing.signs import (
     resolve,
 )
 from dljob_sidecar.observing.shortages import find_full_disk
-from dljob_wire.training import Complete, Saving
+from dljob_wire.checkpoints import Checkpoint, Complete
 
 MOST_SET_ASIDE = 2
 MOST_FRUITLESS = 2
@@ -72,7 +72,7 @@ class Unit:
     """False if the checkpoint only looks unlike the others."""
 
 
-def vet(saving: Saving, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
+def vet(saving: Checkpoint, *, leads: bool, wanted: Callable[[], bool] = lambda: True) -> Verdict:
     """
     Find the torn checkpoints and the latest complete one; with ``saving.vet``, move the torn ones.
 
@@ -111,11 +111,6 @@ def note_confirmed(ledger: Ledger, unit: str, *, files: Mapping[str, Mark], worl
     since = min((mark.written_ns for mark in files.values()), default=0)
     shape = shape_of(files, unit, world=world)
     return replace(ledger, shape=shape, pending=unit, since_ns=since, fruitless=0)
-
-
-def note_fruitless(ledger: Ledger) -> Ledger:
-    """Record that a start failed before its first step."""
-    return replace(ledger, fruitless=ledger.fruitless + 1)
 
 
 # --- what lies there ----------------------------------------------------------------------
@@ -163,13 +158,12 @@ class _Folder:
 
     def is_of_framework(self, name: str) -> bool:
         """Return True if the recognised framework writes this checkpoint."""
-        kin = [unit for unit, files in self._units.items() if self._is_recognised(files)]
+        kin = [
+            unit for unit, files in self._units.items() if recognise(files) is self._signs.complete
+        ]
         parts = {_part(each, unit) for unit in kin for each in self._units[unit]}
         files = self._units.get(name, {})
         return name in kin or all(_part(each, name) in parts for each in files)
-
-    def _is_recognised(self, files: Mapping[str, Mark]) -> bool:
-        return recognise(files) is self._signs.complete
 
     def names(self) -> list[str]:
         """Return the names in the order in which a framework resumes from them."""
@@ -215,20 +209,17 @@ class _Folder:
         """Describe how the checkpoint differs from the others, if no sign shows completion."""
         if not self._signs.sign.settles:
             return ""
-        known = self._ledger.shape or self._find_largest(name)
+        others = (
+            shape_of(files, other, world=1) for other, files in self._units.items() if other != name
+        )
+        # The largest earlier checkpoint is complete.
+        known = self._ledger.shape or max(others, key=lambda shape: shape.size, default=None)
         if known is None:
             return ""
         # The number of writers is unknown; assume the previous one.
         shape = shape_of(files, name, world=known.world)
         was_seen = self._ledger.pending == name and shape == known
         return "" if was_seen or shape.is_whole_beside(known) else _compare(shape, known)
-
-    def _find_largest(self, name: str) -> Shape | None:
-        """Return the shape of the largest earlier checkpoint, which is complete."""
-        others = (
-            shape_of(files, other, world=1) for other, files in self._units.items() if other != name
-        )
-        return max(others, key=lambda shape: shape.size, default=None)
 
 
 def _part(name: str, unit: str) -> str:
@@ -254,7 +245,8 @@ def _learn(ledger: Ledger, units: list[Unit], *, good: Unit | None, root: str) -
     if ledger.pending and ledger.pending not in failed and _was_set_aside(root, ledger):
         failed.append(ledger.pending)
     for name in failed:
-        ledger = replace(ledger, failed=ledger.with_failed(name), is_trusted=False)
+        known = tuple(one for one in ledger.failed if one != name)
+        ledger = replace(ledger, failed=(*known, name)[-MOST_FAILED:], is_trusted=False)
     source = good.name if good else ""
     fruitless = ledger.fruitless if source == ledger.source else 0
     shape = ledger.shape

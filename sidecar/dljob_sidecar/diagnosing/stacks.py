@@ -1,7 +1,7 @@
 """
 Shows where each rank of a training waits that takes no more steps.
 
-:mod:`dljob_sidecar.diagnosing.hanging` asks once nothing has moved for too long. There are two ways, of which the second
+:mod:`dljob_sidecar.observing.facts` asks once nothing has moved for too long. There are two ways, of which the second
 always works:
 
 - The stacks of Python, from a process that has agreed to print them: it has registered ``faulthandler``
@@ -13,6 +13,7 @@ always works:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterable
@@ -45,22 +46,17 @@ def sample(pid: int) -> ProcessSample | None:
     try:
         text = read_file(f"{PROC}/{pid}/stat")
         fields = text[text.rindex(b")") + 2 :].split()
+        wait = "0"
+        with contextlib.suppress(OSError):
+            wait = read_file(f"{PROC}/{pid}/wchan").decode("ascii", "replace").strip()
         return ProcessSample(
             state=fields[0].decode("ascii"),
-            waits_for=_read_wait(pid),
+            waits_for="" if wait == "0" else wait,
             threads=int(fields[17]),
             ticks=int(fields[11]) + int(fields[12]),
         )
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _read_wait(pid: int) -> str:
-    try:
-        name = read_file(f"{PROC}/{pid}/wchan").decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    return "" if name == "0" else name
 
 
 def request(pid: int) -> bool:

@@ -276,7 +276,12 @@ class Matcher:
         while self._read():
             pass
         self._pid = None
-        left = self._leave_out_the_culprit()
+        # Give up the block on which this helper, or two helpers, ended.
+        left = self._open
+        if left and (left[0] is self._stuck or left[0].was_tried):
+            self._halves.add(left.popleft().stream)
+        elif left:
+            left[0].was_tried = True
         # Keep these values, because _close() resets them and creates a new queue of open blocks.
         before, after = self._halves, self._gaps
         self._close()
@@ -285,7 +290,7 @@ class Matcher:
         self._restarts += 1
         if self._restarts < self.most_restarts:
             self._start()
-            self._hand_over_anew(left, before, after=after)
+            self._hand_over(left, before, after=after)
         elif self._restarts == self.most_restarts:
             self._start()
             self._gaps = set(range(STREAMS))
@@ -296,16 +301,7 @@ class Matcher:
                 "it is tried again at the next start",
             )
 
-    def _leave_out_the_culprit(self) -> deque[_Block]:
-        """Return the unanswered blocks without the one on which the helper ended."""
-        left = self._open
-        if left and (left[0] is self._stuck or left[0].was_tried):
-            self._halves.add(left.popleft().stream)
-        elif left:
-            left[0].was_tried = True
-        return left
-
-    def _hand_over_anew(self, left: deque[_Block], before: set[int], *, after: set[int]) -> None:
+    def _hand_over(self, left: deque[_Block], before: set[int], *, after: set[int]) -> None:
         """Let a new helper read the unanswered blocks, between the gaps."""
         if self._pid is None:
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dljob_sidecar.contract import Changed
-from dljob_sidecar.diagnosing.hanging import Hang
+from dljob_sidecar.diagnosing import stacks
 from dljob_sidecar.observing import progress
 from dljob_sidecar.observing.gpus import nvml as gpus
 from dljob_sidecar.observing.gpus.gpu_thread import GpuThread, Reading
@@ -37,6 +37,68 @@ OF_ONE_START = (
     "ProgressNotUnderstood",
 )
 """Problems that a new start clears; the start reports them again if they persist."""
+
+BETWEEN_SECONDS = 1.0
+"""The time between two samples of a process, which show whether it computes."""
+
+
+class Hang:
+    """The report about a training that hangs: once, until the training moves again."""
+
+    def __init__(
+        self,
+        *,
+        processes: Callable[[], Sequence[Process]],
+        complain: Callable[[str, str], None],
+        solve: Callable[[str], None],
+    ) -> None:
+        self._processes = processes
+        self._complain = complain
+        self._solve = solve
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._told = ""
+        """The progress of the training at the report."""
+
+    def update(self, idle_seconds: float, limit: float, *, what: str) -> None:
+        """Report a hang once the limit is passed; ``what`` describes the progress."""
+        if not 0 < limit <= idle_seconds:
+            self.end()
+        elif what != self._told:
+            # The training may have moved and stopped again since the last poll.
+            self.end()
+            # Record it at once, because the observer may poll again before the report is made.
+            self._told = what
+            living = [one for one in self._processes() if one.pid and one.is_running]
+            before = {one.pid: stacks.sample(one.pid) for one in living}
+            # Only this loop collects the processes, so each id is still valid when the signal is
+            # sent.
+            asked = sum(stacks.request(one.pid) for one in living)
+            message = f"nothing has moved for {idle_seconds:.0f} s ({what})"
+
+            def report() -> None:
+                said = (
+                    (
+                        one.rank,
+                        stacks.describe(
+                            before[one.pid], stacks.sample(one.pid), seconds=BETWEEN_SECONDS
+                        ),
+                    )
+                    for one in living
+                )
+                where = f"; {asked} of {len(living)} ranks wrote their stacks into the log"
+                self._complain("TrainingHangs", f"{message}: {stacks.group(said)}{where}")
+
+            self._timer = self._loop.call_later(BETWEEN_SECONDS, report)
+
+    def end(self) -> None:
+        """End the report: the training moves, or no process runs."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._told:
+            self._told = ""
+            self._solve("TrainingHangs")
 
 
 class ProgressFile:
@@ -89,12 +151,12 @@ class Observer:
         self._gpu_thread = gpu_thread
         self._loop = asyncio.get_running_loop()
         self._clock = time.monotonic
-        self._meter = progress.Meter(stall_seconds=training.stall_seconds)
+        self._meter = progress.Meter(stall_seconds=training.progress.stall_seconds)
         self._epochs = progress.Epochs(training.iterations_per_epoch)
         self.reported = Problems(changed)
         self._gpus: tuple[Gpu, ...] = ()
         self._shortages = ShortageWatch(self.reported, log_file=training.log_file)
-        self.file = ProgressFile(training.progress_file, self.post, complain=self.reported.complain)
+        self.file = ProgressFile(training.progress.file, self.post, complain=self.reported.complain)
         self._unmatched = ""
         """The last line of this start that the progress expression did not match."""
         self._told: dict[str, object] = {}
@@ -164,7 +226,7 @@ class Observer:
             self.post(post)
 
     def _in_iterations(self, post: Post) -> Post:
-        post = progress.in_iterations(post, self._training.samples_per_iteration)
+        post = progress.in_iterations(post, self._training.progress.samples_per_iteration or 0)
         return self._epochs.in_iterations(post)
 
     def take_unmatched(self, line: str, *, is_late: bool) -> None:
@@ -192,23 +254,20 @@ class Observer:
         if now.stalled:
             self.reported.complain(
                 "TrainingStalled",
-                f"nothing has moved for {self._training.stall_seconds:g} s "
+                f"nothing has moved for {self._training.progress.stall_seconds:g} s "
                 f"(iteration {now.iteration})",
             )
         else:
             self.reported.solve("TrainingStalled")
         if self._unmatched and now.idle_seconds > self.unmatched_seconds:
             self._complain_of_unmatched()
-        self._update_hang(now)
+        pauses = self._meter.pauses
+        what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
+        limit = pauses.limit(self._training.progress.stall_seconds)
+        self._hang.update(now.idle_seconds, limit, what=what)
         self._tell("progress", (now.iteration, now.epoch, now.metrics, now.stalled))
         self._tell("spares", self._warmth().ready)
         self._shortages.update()
-
-    def _update_hang(self, now: Progress) -> None:
-        pauses = self._meter.pauses
-        what = f"iteration {now.iteration}; the longest pause before was {pauses.longest:.1f} s"
-        limit = pauses.limit(self._training.stall_seconds)
-        self._hang.update(now.idle_seconds, limit, what=what)
 
     def _tell(self, what: str, news: object) -> None:
         if self._told.get(what) != news:

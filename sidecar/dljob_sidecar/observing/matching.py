@@ -1,14 +1,13 @@
 """
-The user's regular expression, run in a process of its own.
+Runs the user's regular expressions in a process of their own.
 
-The source of this file is handed to ``python -c``, so that it works from a folder and from inside an
-archive. It imports nothing of ours; what is imported of it are words for both sides.
+The SideCar passes the source of this file to ``python -c``, so that it works from a folder and from
+inside an archive. This file imports nothing of the SideCar; the SideCar imports its constants.
 
-On standard input come blocks: four bytes of length, one that says of which stream it is, and as
-many bytes of output. A length of zero says that something was left out in between. For each block
-one line of JSON is answered, a list of what matched: an expression that backtracks for ever shows
-itself by not answering. One that cannot be compiled is answered with the reason, as a text, and
-that is all.
+Standard input has blocks: four bytes of length, one byte for the stream, and the output. A length of
+zero marks a gap. The process answers each block with one line of JSON, the list of matches; an
+expression that backtracks forever does not answer. For an invalid expression, the process writes the
+reason as a string, and ends.
 """
 
 from __future__ import annotations

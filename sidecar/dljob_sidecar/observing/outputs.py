@@ -119,7 +119,10 @@ class OutputForwarder:
         except OSError as error:
             self._lose(error)
         else:
-            self._see_relief()
+            # Wait, because on a nearly full disk every other write may succeed.
+            if self._lost and self._loop.time() - self._lost_at > self.relief_seconds:
+                self._on_relief(self._lost)
+                self._lost = ""
         return True
 
     def _lose(self, error: OSError) -> None:
@@ -128,12 +131,6 @@ class OutputForwarder:
         self._lost_at = self._loop.time()
         self._on_problem(self._lost, f"output of the training is lost: {error.strerror}")
         self._pending = memoryview(b"")
-
-    def _see_relief(self) -> None:
-        # Wait, because on a nearly full disk every other write may succeed.
-        if self._lost and self._loop.time() - self._lost_at > self.relief_seconds:
-            self._on_relief(self._lost)
-            self._lost = ""
 
     @property
     def is_empty(self) -> bool:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dljob_sidecar.observing.pauses import Pauses
 from dljob_wire.kinds import LARGEST_WHOLE
 from dljob_wire.messages import Post, Progress
 from dljob_wire.speed_window import SpeedWindow
@@ -30,6 +29,44 @@ ITERATION_NAMES = ("iteration", "iterations", "step", "global_step", "iter")
 EPOCH_NAMES = ("epoch", "epochs")
 AMOUNT_NAMES = ("sample", "samples", "token", "tokens")
 BATCH_NAMES = ("batchSize", "batch_size", "batch")
+
+ENOUGH_STEPS = 20
+SHORTEST_SECONDS = 60.0
+FACTOR = 10.0
+
+
+class Pauses:
+    """
+    The time without a step after which a training hangs, learnt from its steps since the latest start.
+
+    That is ten times the longest pause, including evaluations and checkpoints, but at least a minute
+    and at most ``stallSeconds``. Until enough steps were seen, it is ``stallSeconds``.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._steps = 0
+        self._longest = 0.0
+        self._moved_at: float | None = None
+
+    def step(self, now: float) -> None:
+        if self._moved_at is not None:
+            self._longest = max(self._longest, now - self._moved_at)
+        self._moved_at = now
+        self._steps += 1
+
+    def limit(self, stall_seconds: float) -> float:
+        """Return the longest time without a step; 0 for no limit."""
+        if self._steps < ENOUGH_STEPS:
+            return stall_seconds
+        learnt = max(SHORTEST_SECONDS, FACTOR * self._longest)
+        return min(learnt, stall_seconds) if stall_seconds else learnt
+
+    @property
+    def longest(self) -> float:
+        return self._longest
 
 
 class NotProgress(ValueError):
@@ -247,16 +284,12 @@ class Meter:
             self._moved_at = now
             self.pauses.step(now)
         if seen.iteration is not None:
-            if not is_first:
-                self._see_interval(seen.iteration)
+            step = seen.iteration - (self.iteration or 0)
+            # Lines that are read together hide some reports, so the smallest interval counts.
+            if not is_first and step > 0:
+                self._interval = min(self._interval or step, step)
             self._speed.add(now, seen.iteration)
         self._keep(seen)
-
-    def _see_interval(self, iteration: int) -> None:
-        """Record the smallest interval of reports; lines that are read together hide some."""
-        step = iteration - (self.iteration or 0)
-        if step > 0:
-            self._interval = min(self._interval or step, step)
 
     def recall(self, seen: Post) -> None:
         """Take a report of the previous start, which does not count for the present speed."""
@@ -269,7 +302,9 @@ class Meter:
             self.epoch = seen.epoch
         if seen.batch_size is not None:
             self.batch_size = seen.batch_size
-        self._merge_metrics(seen.metrics)
+        for name, value in seen.metrics.items():
+            if name in self.metrics or len(self.metrics) < MOST_METRICS:
+                self.metrics[name] = value
         if seen.iteration is not None:
             self.iteration = seen.iteration
 
@@ -279,11 +314,6 @@ class Meter:
         if seen.epoch is not None:
             return seen.epoch != self.epoch
         return True
-
-    def _merge_metrics(self, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            if name in self.metrics or len(self.metrics) < MOST_METRICS:
-                self.metrics[name] = value
 
     def progress(self, now: float) -> Progress:
         """Return the progress in the form of the protocol."""

@@ -35,7 +35,8 @@ class RankOutputForwarder(OutputForwarder):
         on_end: Callable[[RankOutputForwarder], None],
     ) -> None:
         self._has_ended = False
-        super().__init__(sink, copy=_show_nobody, on_problem=on_problem, on_relief=on_relief)
+        # The common output copies the block.
+        super().__init__(sink, copy=lambda _: None, on_problem=on_problem, on_relief=on_relief)
         self._on_end = on_end
         self._prefix = b""
         self._begun = b""
@@ -191,7 +192,3 @@ def _iter_pieces(line: bytes) -> list[bytes]:
         return [line]
     pieces = [line[at : at + LONGEST_LINE] for at in range(0, len(line), LONGEST_LINE)]
     return [piece + b"\n" for piece in pieces[:-1]] + pieces[-1:]
-
-
-def _show_nobody(_: bytes) -> None:
-    """Do nothing, because the common output shows the block."""

@@ -63,39 +63,6 @@ class Limit:
             return "unknown"
 
 
-class PidLimit(Limit):
-    """The limit of processes, and how often it was exceeded."""
-
-    def __init__(self) -> None:
-        super().__init__("pids", ("pids.events",), b"max")
-
-    def find_shortage(self) -> str:
-        """Describe the shortage since the last call; empty if there was none."""
-        if not self.was_reached():
-            return ""
-        limit = self.read_limit("pids.max")
-        return f"processes cannot be started, because the container has as many as it may: {limit}"
-
-
-class MemoryLimit(Limit):
-    """
-    The memory limit, and how often the kernel killed a process for exceeding it.
-
-    The container may continue, because the kernel may kill only the training.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("memory", ("memory.events", "memory.oom_control"), b"oom_kill")
-
-    def find_shortage(self) -> str:
-        """Describe the shortage if the kernel has killed a process since the last call."""
-        if not self.was_reached():
-            return ""
-        limit = self.read_limit("memory.max", "memory.limit_in_bytes")
-        most = f"{int(limit) >> 20} MiB" if limit.isdigit() else "that of its node"
-        return f"the kernel killed a process that wanted more memory than the container may have: {most}"
-
-
 def find_files(controller: str, names: tuple[str, ...]) -> Iterator[str]:
     """Yield the existing files of the SideCar's control group, in either version."""
     try:
@@ -118,22 +85,34 @@ class ShortageWatch:
     def __init__(self, problems: Problems, *, log_file: str) -> None:
         self._problems = problems
         self._log_file = log_file
-        self._pids = PidLimit()
-        self._memory = MemoryLimit()
+        self._pids = Limit("pids", ("pids.events",), b"max")
+        self._memory = Limit("memory", ("memory.events", "memory.oom_control"), b"oom_kill")
         self._file_thread = FileThread("disk") if log_file else None
         self._short: set[str] = set()
         """The shortages of the last check."""
 
     def update(self) -> None:
-        self._see_shortage("TooManyProcesses", self._pids.find_shortage())
-        if killed := self._memory.find_shortage():
-            # Keep this problem for the rest of the start.
-            self._problems.complain("OutOfMemory", killed)
+        message = ""
+        if self._pids.was_reached():
+            limit = self._pids.read_limit("pids.max")
+            message = (
+                f"processes cannot be started, because the container has as many as it may: {limit}"
+            )
+        self._see_shortage("TooManyProcesses", message)
+        if self._memory.was_reached():
+            limit = self._memory.read_limit("memory.max", "memory.limit_in_bytes")
+            most = f"{int(limit) >> 20} MiB" if limit.isdigit() else "that of its node"
+            # The container may continue, because the kernel may kill only the training. Keep this
+            # problem for the rest of the start.
+            self._problems.complain(
+                "OutOfMemory",
+                f"the kernel killed a process that wanted more memory than the container may have: {most}",
+            )
         if self._file_thread is not None:
-            self._file_thread.send(partial(find_full_disk, self._log_file), self._see_disk)
-
-    def _see_disk(self, message: str, _: float) -> None:
-        self._see_shortage("DiskFull", message)
+            self._file_thread.send(
+                partial(find_full_disk, self._log_file),
+                lambda message, _: self._see_shortage("DiskFull", message),
+            )
 
     def _see_shortage(self, name: str, message: str) -> None:
         if message:

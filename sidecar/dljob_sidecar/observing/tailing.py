@@ -220,17 +220,15 @@ class Tail:
     def _take(self) -> None:
         # The thread may append meanwhile: a deque is safe for one appender and one taker.
         while self._file.found:
-            self._take_one(self._file.found.popleft())
-
-    def _take_one(self, found: Found) -> None:
-        if isinstance(found, bytes):
-            self._show(found)
-        elif isinstance(found, str):
-            self._tell(found)
-        elif isinstance(found, Skipped):
-            self._skip()
-        else:
-            self._relieve()
+            found = self._file.found.popleft()
+            if isinstance(found, bytes):
+                self._show(found)
+            elif isinstance(found, str):
+                self._tell(found)
+            elif isinstance(found, Skipped):
+                self._skip()
+            else:
+                self._relieve()
 
     def _tell(self, message: str) -> None:
         if message != self._told:

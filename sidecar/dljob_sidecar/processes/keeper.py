@@ -63,10 +63,6 @@ FORWARDED = (
 """The signals that the keeper passes on to the SideCar."""
 
 
-def block_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-
-
 def unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
@@ -79,7 +75,7 @@ def keep(run: Callable[[], int], *, isolate: bool = True) -> int:
     ``run`` calls :func:`unblock_signals` after it has installed its handlers. With ``isolate``
     false, the keeper makes no namespace.
     """
-    block_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     if os.getpid() == 1:
         return run()
     become_subreaper()
@@ -159,27 +155,16 @@ def is_isolation_possible() -> bool:
     """Try namespaces in a short-lived process, because a partial namespace cannot be left."""
     prober = os.fork()
     if prober == 0:
-        os._exit(_probe())
+        with contextlib.suppress(OSError):
+            unshare()
+            # The first child is process 1 of the new namespace, and mounts its /proc.
+            inner = os.fork()
+            if inner == 0:
+                mount_proc()
+                os._exit(0)
+            os._exit(os.waitpid(inner, 0)[1] != 0)
+        os._exit(1)
     return os.waitpid(prober, 0)[1] == 0
-
-
-def _probe() -> int:
-    try:
-        unshare()
-        inner = os.fork()
-        if inner == 0:
-            os._exit(_probe_mount())
-    except OSError:
-        return 1
-    return 0 if os.waitpid(inner, 0)[1] == 0 else 1
-
-
-def _probe_mount() -> int:
-    try:
-        mount_proc()
-    except OSError:
-        return 1
-    return 0
 
 
 # --- the keeper -----------------------------------------------------------------------------

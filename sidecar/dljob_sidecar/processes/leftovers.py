@@ -69,16 +69,17 @@ def find_marked(name: str) -> set[int]:
     """Return the living processes with this name in their mark, except this one."""
     processes = scan()
     own = descend(processes, [os.getpid()])
+    begin, sought = f"{MARK}=".encode(), os.fsencode(name)
     return {
         pid
         for pid, process in processes.items()
-        if not process.dead and pid not in own and is_marked(pid, os.fsencode(name))
+        if not process.dead
+        and pid not in own
+        and any(
+            entry.startswith(begin) and entry.partition(b".")[2] == sought
+            for entry in read_environment(pid)
+        )
     }
-
-
-def is_marked(pid: int, name: bytes) -> bool:
-    marks = (entry for entry in read_environment(pid) if entry.startswith(MARK.encode() + b"="))
-    return any(mark.partition(b".")[2] == name for mark in marks)
 
 
 def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
@@ -93,7 +94,7 @@ def hold(path: str, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
         kill_holders(held)
         if time.monotonic() > limit:
             os.close(held)
-            text = f"processes of an earlier start are still there; `fuser {path}` tells which"
+            text = f"processes of an earlier start are still there; `fuser {path}` lists them"
             raise Lingering(text)
         time.sleep(STEP_SECONDS)
     return held

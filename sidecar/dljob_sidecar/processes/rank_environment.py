@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from collections.abc import Mapping
 
 from dljob_sidecar.checkpoints.storing import CheckpointStore
 from dljob_sidecar.processes import ranks
-from dljob_sidecar.processes.rank_process import RankProcess
-from dljob_sidecar.warm import offering
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_wire.messages import Run
 from dljob_wire.training import Framework, Training
 
@@ -21,6 +22,39 @@ INTERFACE = "HOROVOD_GLOO_IFACE"
 LOOPBACK_INTERFACE = "lo"
 SIOCGIFADDR = 0x8915
 LONGEST_INTERFACE_NAME = 15
+
+
+AGREEMENT = "DLJOB_AGREEMENT"
+
+
+class RankAgreement:
+    """
+    Shared memory in which the ranks of one start agree on the step to save at.
+
+    The memory has no name in a file system, because an image may have no writable one. The ranks
+    open it through ``/proc``; it ends with the SideCar.
+    """
+
+    def __init__(self) -> None:
+        self._file = -1
+        self.variables: dict[str, str] = {}
+        """The variables that name the memory for the ranks; empty if there is none."""
+
+    def renew(self) -> None:
+        """Clear what the ranks of the previous start wrote."""
+        self.close()
+        create = getattr(os, "memfd_create", None)
+        if create is not None:
+            with contextlib.suppress(OSError):
+                self._file = create("dljob-agreement")
+        if self._file >= 0:
+            self.variables = {AGREEMENT: f"/proc/{os.getpid()}/fd/{self._file}"}
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self.variables = {}
 
 
 class RankEnvironment:
@@ -34,7 +68,7 @@ class RankEnvironment:
         self._store = store
         self._defaults: dict[str, str] = {}
         """The variables that the training's environment may override."""
-        self._agreement = offering.RankAgreement()
+        self._agreement = RankAgreement()
 
     def begin_start(self, run: Run) -> None:
         self._defaults = {}

@@ -25,9 +25,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dljob_wire.messages import Run
+from dljob_sidecar.linux.spawning import Ended
+from dljob_wire.messages import Process, Run
 
 LOOPBACK = "127.0.0.1"
+
+
+class RankProcess:
+    """One training process of the latest start."""
+
+    def __init__(self, rank: Rank, *, is_alone: bool = False) -> None:
+        self.rank = rank.rank
+        self.signature = None if is_alone else rank.rank
+        """The rank before each output line; None if the process is alone in its job."""
+        self.local_rank = rank.local_rank
+        self.gpus = rank.gpus
+        self.environment = rank.environment
+        self.pid = 0
+        self.warm = False
+        self.is_running = False
+        """False until a spare has become the user's program."""
+        self.ended: Ended | None = None
+
+    def describe(self) -> Process:
+        return Process(
+            rank=self.rank,
+            pid=self.pid,
+            gpus=self.gpus,
+            warm=self.warm,
+            exit_code=self.ended.code if self.ended else None,
+            signal=self.ended.signal if self.ended else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -156,11 +184,6 @@ def needs_meeting(run: Run) -> bool:
     return run.world_size > 1
 
 
-def meeting_host(run: Run) -> str:
-    """Return the address at which the processes meet."""
-    return LOOPBACK if len(run.peers) == 1 else run.peers[0].host
-
-
 def name_of(run: Run, node: int) -> str:
     """Return a name for a container; containers on one machine may share an address."""
     host = run.peers[node].host
@@ -168,13 +191,9 @@ def name_of(run: Run, node: int) -> str:
     return f"{host}-{node}" if is_shared else host
 
 
-def cross_nodes(run: Run, local_rank: int) -> list[int]:
-    """Return the containers that have a process of this local rank."""
-    return [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
-
-
 def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
-    nodes = cross_nodes(run, local_rank)
+    # The containers that have a process of this local rank.
+    nodes = [node for node, peer in enumerate(run.peers) if peer.processes > local_rank]
     environment = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -188,7 +207,8 @@ def describe_horovod(run: Run, local_rank: int) -> dict[str, str]:
         "HOROVOD_CROSS_SIZE": str(len(nodes)),
     }
     if needs_meeting(run):
-        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = meeting_host(run)
+        host = LOOPBACK if len(run.peers) == 1 else run.peers[0].host
+        environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = host
         environment["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(run.rendezvous_port)
     return environment
 
@@ -201,10 +221,6 @@ def describe_jax(run: Run, local_rank: int) -> dict[str, str]:
     }
 
 
-def describe_none(run: Run, local_rank: int) -> dict[str, str]:  # noqa: ARG001 - as the others
-    return {}
-
-
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -214,6 +230,6 @@ FRAMEWORKS = {
     "tensorflow": describe_tensorflow,
     "horovod": describe_horovod,
     "jax": describe_jax,
-    "none": describe_none,
+    "none": lambda run, local_rank: {},  # noqa: ARG005 - as the others
 }
 SEE_ALL_GPUS = frozenset({"pytorch", "horovod"})

@@ -55,7 +55,7 @@ class Release:
         for uuid, base in self.bases.items():
             if uuid not in told:
                 # This follows many driver errors, and proves nothing.
-                reasons[uuid] = f"{uuid} does not tell how much is in use"
+                reasons[uuid] = f"{uuid} does not report its memory in use"
                 continue
             # Ignore the memory of ended processes, which would hide the memory of others.
             present = {process.pid for process in told[uuid].processes}

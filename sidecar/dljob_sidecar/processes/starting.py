@@ -18,7 +18,7 @@ from dljob_sidecar.linux.spawning import CannotStart, Ended, Reaper, start
 from dljob_sidecar.observing.rank_outputs import Outputs
 from dljob_sidecar.processes import ranks
 from dljob_sidecar.processes.rank_environment import RankEnvironment
-from dljob_sidecar.processes.rank_process import RankProcess
+from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.remedies import make_problem
 from dljob_sidecar.warm.warming import SparePool
 from dljob_wire.messages import Problem, Run
@@ -163,15 +163,11 @@ class RankStarter:
             rank_process.ended = ended
             self._on_end(rank_process, ended)
             return
-        rank_process.pid = 0
-        self._replace(rank_process)
-        self._look_soon()
-
-    def _replace(self, rank_process: RankProcess) -> None:
-        """Replace a spare that ended before it became the program."""
-        rank_process.warm = False
+        # Replace a spare that ended before it became the program.
+        rank_process.pid, rank_process.warm = 0, False
         if not self.is_terminating and self._start_cold(rank_process):
             self._see_started()
+        self._look_soon()
 
     def _see_started(self) -> None:
         ready = all(one.is_running for one in self.rank_processes)

@@ -15,10 +15,17 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
-from dljob_sidecar.behaviour.events import CheckpointFailed, Event, RankEnded, Unstepped
+from dljob_sidecar.behaviour.events import (
+    CheckpointDone,
+    CheckpointFailed,
+    Event,
+    RankEnded,
+    Unstepped,
+)
+from dljob_sidecar.checkpoints import requests
 from dljob_sidecar.checkpoints.requests import LastOutput
 from dljob_sidecar.checkpoints.storing import CheckpointStore
 from dljob_sidecar.contract import Report
@@ -26,11 +33,9 @@ from dljob_sidecar.linux.family import ProcessTree
 from dljob_sidecar.linux.kernel import send
 from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.rank_outputs import Outputs
-from dljob_sidecar.processes.memory_proof import MemoryProof
 from dljob_sidecar.processes.rank_environment import RankEnvironment
-from dljob_sidecar.processes.rank_process import RankProcess
-from dljob_sidecar.processes.release_proof import ReleaseProof
-from dljob_sidecar.processes.saving import CheckpointRequests
+from dljob_sidecar.processes.ranks import RankProcess
+from dljob_sidecar.processes.release_proof import MemoryProof, ReleaseProof
 from dljob_sidecar.processes.starting import RankStarter
 from dljob_sidecar.remedies import make_problem
 from dljob_sidecar.serving.admitting import Admission, Answer
@@ -45,6 +50,93 @@ EARLY_SECONDS = 300.0
 """A start that fails this early, before its first step, may lack a readable checkpoint."""
 LAST_LINES_SECONDS = 1.0
 """The longest time that the release waits for the last lines of a training that ended by itself."""
+
+
+class CheckpointRequests:
+    """Asks the ranks of the present attempt to save themselves; only the latest request counts."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        starter: RankStarter,
+        *,
+        outputs: Outputs,
+        reaper: Reaper,
+        report: Report,
+        list_members: Callable[[], list[int]],
+    ) -> None:
+        self._store = store
+        self._starter = starter
+        self._outputs = outputs
+        self._reaper = reaper
+        self._report = report
+        self._list_members = list_members
+        self._request: requests.Request | None = None
+
+    def ask(self, *, is_trial: bool, is_blamed: bool, output: requests.LastOutput) -> None:
+        """Cancel the previous request, and ask again; report problems only if it ``is_blamed``."""
+        attempt = self._starter.attempt
+        self.give_up()
+
+        def hear(fault: str) -> None:
+            # Ignore the answer to a previous request or of a previous attempt.
+            if attempt != self._starter.attempt or request.is_given_up:
+                return
+            if self._request is request:
+                # Clear the request, so a later end does not count as its answer.
+                self._request = None
+            if not fault:
+                if request.is_trial:
+                    self._store.learn()
+                self._report(CheckpointDone(attempt))
+            else:
+                self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
+
+        ranks, environment = self._starter.rank_processes, self._starter.environment
+        watch = self._store.make_watch(self._list_members)
+        request = self._request = requests.Request(
+            self._store.saving,
+            ranks,
+            environment=environment.of(ranks[0]) if ranks else environment.given,
+            outputs=self._outputs.common,
+            reaper=self._reaper,
+            watch=watch if is_blamed else replace(watch, on_problem=lambda *_: None),
+            output=output,
+            report=hear,
+        )
+        request.is_trial = is_trial
+
+    def give_up(self) -> None:
+        if self._request is not None:
+            self._request.is_given_up = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+
+    def hear_end(self) -> None:
+        """Handle the end of a rank, which may be its answer."""
+        if self._request is not None:
+            self._request.hear_end()
+
+    def hear_line(self) -> None:
+        """Handle a log line that matches the expression of a checkpoint confirmation."""
+        if self._request is not None:
+            self._request.hear_line()
+
+    @property
+    def is_settling(self) -> bool:
+        return self._request is not None and self._request.is_settling
+
+    @property
+    def is_securing(self) -> bool:
+        return self._request is not None and self._request.is_securing
+
+    @property
+    def wants_end(self) -> bool:
+        return self._request is not None and not self._request.is_trial
 
 
 @dataclass(frozen=True)
@@ -103,6 +195,11 @@ class Processes:
             tell=self._tell,
             on_released_in_use=hooks.on_released_in_use,
         )
+
+        def end_start() -> None:
+            self._requests.cancel()
+            hooks.on_gone()
+
         self._proof = ReleaseProof(
             reaper=reaper,
             process_tree=process_tree,
@@ -112,7 +209,7 @@ class Processes:
             # While a checkpoint is copied to disk, the limit of the store applies.
             is_settling=lambda: self._requests.is_settling and not self._requests.is_securing,
             is_output_pending=lambda: self._has_unread_lines() or self._store.write_the_rest(),
-            on_gone=self._end_start,
+            on_gone=end_start,
         )
         self._environment = RankEnvironment(training, environment, store=self._store)
         self._starter = RankStarter(
@@ -148,23 +245,21 @@ class Processes:
         self._read_until = None
         self._started_at = self._loop.time()
 
-        # Threads inspect the GPUs and the checkpoint folder; the attempt may end meanwhile.
-        def start_ranks(names: Mapping[str, str]) -> None:
-            if self._may_start(attempt):
-                self._start_ranks(run, names)
-
         def hear(answer: Answer) -> None:
             if isinstance(answer, Problem):
                 self._starter.fail(answer)
             else:
                 self._memory.release = answer.release
                 # Vet first, because the training must not find a torn checkpoint.
-                self._store.vet(run, lambda: start_ranks(answer.names))
+                self._store.vet(run, lambda: self._start_ranks(run, answer.names, attempt))
 
         self._admission.ask(run, hear, is_wanted=lambda: self._may_start(attempt))
 
-    def _start_ranks(self, run: Run, names: Mapping[str, str]) -> None:
+    def _start_ranks(self, run: Run, names: Mapping[str, str], attempt: int) -> None:
         """Start the ranks; an exception, such as too few descriptors, fails the start."""
+        # Threads inspect the GPUs and the checkpoint folder; the attempt may end meanwhile.
+        if not self._may_start(attempt):
+            return
         # Report exceptions here: after an answer from a thread, the agent is not the caller.
         # Without a report, the machine would wait for the start forever.
         try:
@@ -293,10 +388,6 @@ class Processes:
         """Close all resources; the job's processes must have ended."""
         self._environment.close()
         self._store.close()
-
-    def _end_start(self) -> None:
-        self._requests.cancel()
-        self._hooks.on_gone()
 
     def _has_unread_lines(self) -> bool:
         """

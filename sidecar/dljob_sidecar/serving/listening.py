@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import math
 import os
 import socket
 import ssl
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets, bind_unix_socket
 from tornado.web import Application
 
 from dljob_sidecar.serving import serving, trust
-from dljob_sidecar.serving.connections import LARGEST_HEADERS, LimitedServer
 from dljob_sidecar.settings import Serving
 
 log = logging.getLogger(__name__)
@@ -30,6 +35,74 @@ LONGEST_SOCKET_PATH = 103
 """The longest path that Linux allows, minus the temporary suffix of the socket."""
 LAST_WORDS_SECONDS = 1.0
 LAST_WORDS_STEP_SECONDS = 0.02
+
+MOST_CONNECTIONS = 128
+CROWD_PAUSE_SECONDS = 60.0
+LARGEST_HEADERS = 16 * 1024
+
+
+class LimitedServer(HTTPServer):
+    """
+    A server with a limited number of connections.
+
+    At the limit, a new connection replaces another: an unidentified one from the address with the
+    most of them, or else the oldest guest. Guests are read-only clients, such as the processes of
+    the job, which has its own certificate. Guests never take all places, and the server never
+    closes the connection of a commanding client for another.
+    """
+
+    def initialize(self, *arguments: Any, **named: Any) -> None:
+        """Initialize the server as Tornado requires."""
+        super().initialize(*arguments, **named)
+        self._strangers: dict[IOStream, str] = {}
+        """The unidentified connections with their addresses."""
+        self._guests: dict[IOStream, None] = {}
+        self._told_at = -math.inf
+
+    def handle_stream(self, stream: IOStream, address: Any) -> None:
+        """Accept a connection, or close it."""
+        self._strangers = {
+            one: whence for one, whence in self._strangers.items() if not one.closed()
+        }
+        self._guests = {one: None for one in self._guests if not one.closed()}
+        if len(self._connections) >= MOST_CONNECTIONS:
+            now = time.monotonic()
+            if now - self._told_at > CROWD_PAUSE_SECONDS:
+                self._told_at = now
+                log.warning("there are too many connections, one more of them from %s", address)
+            if not self._make_room():
+                stream.close()
+                return
+        self._strangers[stream] = str(address[0]) if isinstance(address, tuple) else ""
+        super().handle_stream(stream, address)
+
+    def _make_room(self) -> bool:
+        """Close the least important connection; return True if there was one."""
+        crowds = Counter(self._strangers.values())
+        victims = sorted(self._strangers, key=lambda one: -crowds[self._strangers[one]])
+        victim = next(iter([*victims, *self._guests]), None)
+        if victim is None:
+            return False
+        self._strangers.pop(victim, None)
+        self._guests.pop(victim, None)
+        victim.close()
+        return True
+
+    def welcome(self, stream: IOStream, *, is_guest: bool) -> None:
+        """Keep an identified connection; guests get at most half of all places."""
+        self._strangers.pop(stream, None)
+        if not is_guest:
+            self._guests.pop(stream, None)
+            return
+        self._guests[stream] = None
+        while len(self._guests) > MOST_CONNECTIONS // 2:
+            oldest = next(iter(self._guests))
+            del self._guests[oldest]
+            oldest.close()
+
+    def use(self, context: ssl.SSLContext) -> None:
+        """Use these certificates for all new connections."""
+        self.ssl_options = context
 
 
 class Servers:
@@ -168,7 +241,9 @@ class Servers:
         # Count loop turns instead of time, so followers keep their chance after a pause of the
         # machine.
         left = LAST_WORDS_SECONDS
-        while left > 0 and (self.waiting or self._owes_last_state()):
+        while left > 0 and (
+            self.waiting or any(one.owes(self._agent.version) for one in self._listeners)
+        ):
             await asyncio.sleep(LAST_WORDS_STEP_SECONDS)
             left -= LAST_WORDS_STEP_SECONDS
         for server in self._servers:
@@ -179,9 +254,6 @@ class Servers:
         for held in self._locks:
             os.close(held)
         self._locks.clear()
-
-    def _owes_last_state(self) -> bool:
-        return any(listener.owes(self._agent.version) for listener in self._listeners)
 
 
 def lock(path: str) -> int:

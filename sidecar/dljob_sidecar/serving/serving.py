@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from dljob_sidecar.serving import trust
 from dljob_sidecar.settings import Serving
 from dljob_wire import codec
 from dljob_wire.kinds import Wrong
-from dljob_wire.messages import Post, Refusal, Refused, State, Target, Term
+from dljob_wire.messages import Phase, Post, Refusal, Refused, State, Target, Term
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +84,6 @@ class Agent(Protocol):
 
     def post(self, post: Post) -> None: ...
 
-    def metrics(self) -> str: ...
-
     async def wait_for_change(self, version: int) -> None:
         """Return when the version differs from the given one."""
         ...
@@ -135,12 +133,13 @@ class Handler(RequestHandler):
             raise self._too_large()
         if length or "Transfer-Encoding" in self.request.headers:
             seconds = self.serving.header_seconds
-            self._limit = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
-    def _be_late(self) -> None:
-        self.set_header("Connection", "close")
-        message = f"the body has not come within {self.serving.header_seconds:g} s"
-        self._refuse(Refusing(Refused.TOO_SLOW, message, remedy="send it at once"))
+            def refuse() -> None:
+                self.set_header("Connection", "close")
+                message = f"the body has not come within {seconds:g} s"
+                self._refuse(Refusing(Refused.TOO_SLOW, message, remedy="send it at once"))
+
+            self._limit = asyncio.get_running_loop().call_later(seconds, refuse)
 
     def _lift_limit(self) -> None:
         if self._limit is not None:
@@ -289,14 +288,16 @@ class StateHandler(Handler):
 
     async def _wait_for_news(self, known: State, patience: float) -> None:
         await self.agent.wait_for_change(known.version)
+        essence = known.essence()
+
+        async def wait_for_more_than_progress() -> None:
+            while self.agent.state().essence() == essence:
+                await self.agent.wait_for_change(self.agent.version)
+
         # Batch changes, because the controller follows hundreds of SideCars.
         if patience > 0:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wait_for_more_than_progress(known.essence()), patience)
-
-    async def _wait_for_more_than_progress(self, known: State) -> None:
-        while self.agent.state().essence() == known:
-            await self.agent.wait_for_change(self.agent.version)
+                await asyncio.wait_for(wait_for_more_than_progress(), patience)
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
@@ -348,7 +349,7 @@ class MetricsHandler(Handler):
 
     def get(self) -> None:
         self.set_header("Content-Type", METRICS)
-        self.finish(self.agent.metrics())
+        self.finish(write_metrics(self.agent.state()))
 
 
 class NotFoundHandler(Handler):
@@ -378,6 +379,72 @@ def health_app(agent: Agent, serving: Serving) -> Application:
     return _application(paths, agent, serving=serving, listener=trust.Listener())
 
 
+METRICS_PREFIX = "dljob_sidecar_"
+
+Sample = tuple[str, float]
+
+
+def write_metrics(state: State) -> str:
+    """Return all numeric facts for Prometheus: text, one value per line."""
+    lines = []
+    for name, text, samples in _families(state):
+        lines.append(f"# HELP {METRICS_PREFIX}{name} {text}")
+        lines.append(f"# TYPE {METRICS_PREFIX}{name} gauge")
+        lines += [f"{METRICS_PREFIX}{name}{labels} {value:.15g}" for labels, value in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _families(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
+    phases = [(_label("phase", each.value), float(each is state.phase)) for each in Phase]
+    problems = [(_label("name", name), 1.0) for name in sorted({p.name for p in state.problems})]
+    yield "phase", "1 for the phase of the SideCar.", phases
+    yield "released", "1 if no process of the job is left.", [("", float(state.released))]
+    yield "term_epoch", "The leader whose declaration is the newest.", [("", state.epoch)]
+    yield "generation", "The newest declaration.", [("", state.generation)]
+    running = sum(process.is_running for process in state.processes)
+    yield "processes", "Ranks that run.", [("", running)]
+    yield "gpus_held", "GPUs that the job may use.", [("", len(state.held))]
+    yield "problem", "1 for each problem that the SideCar reports.", problems
+    yield from _progress(state)
+    yield from _gpus(state)
+
+
+def _progress(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
+    progress, warmth = state.progress, state.warmth
+    speed = progress.iterations_per_second
+    yield "iteration", "The iteration reported last.", [("", progress.iteration)]
+    yield "iterations_per_second", "The speed of the latest iterations.", [("", speed)]
+    yield "idle_seconds", "The time since the latest iteration.", [("", progress.idle_seconds)]
+    yield "spares_ready", "Spare interpreters that are ready.", [("", warmth.ready)]
+    yield (
+        "spares_memory_bytes",
+        "The memory of the spare interpreters.",
+        [("", warmth.memory_bytes)],
+    )
+    yield (
+        "spares_memory_limit_bytes",
+        "The most memory that spare interpreters may use.",
+        [("", warmth.limit_bytes)],
+    )
+
+
+def _gpus(state: State) -> Iterator[tuple[str, str, list[Sample]]]:
+    labels = [_label("gpu", str(gpu.index)) for gpu in state.gpus]
+    used = [gpu.memory_used for gpu in state.gpus]
+    share = [gpu.utilization for gpu in state.gpus]
+    yield "gpu_utilization", "The utilization of the GPU, from 0 to 1.", list(zip(labels, share))
+    yield (
+        "gpu_memory_used_bytes",
+        "The memory of the GPU that any process uses.",
+        [*zip(labels, map(float, used))],
+    )
+
+
+def _label(name: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{{name}="{escaped}"}}'
+
+
 def _application(
     paths: Mapping[str, type[Handler]], agent: Agent, *, serving: Serving, listener: trust.Listener
 ) -> Application:
@@ -387,9 +454,5 @@ def _application(
         default_handler_class=NotFoundHandler,
         default_handler_args=given,
         # Replace Tornado's log function, which would log a line per poll.
-        log_function=_log_request,
+        log_function=lambda handler: log.debug("%s %s", handler.get_status(), handler.request.uri),
     )
-
-
-def _log_request(handler: RequestHandler) -> None:
-    log.debug("%s %s", handler.get_status(), handler.request.uri)

@@ -8,6 +8,7 @@ machine: during a change, the training and the next start's spares share the mem
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Callable
 
@@ -47,7 +48,7 @@ class Budget:
         most = self.limit_bytes // one
         if most >= count:
             return count, ""
-        source = "spareMemoryBytes" if self._given_bytes else "half of what is free"
+        source = "spareMemoryBytes" if self._given_bytes else "half of the free memory"
         return most, (
             f"{count} spare interpreters are needed and {most} fit into {self.limit_bytes >> 20} MiB"
             f" ({source}), as one takes {one >> 20} MiB: the other processes start cold"
@@ -56,7 +57,10 @@ class Budget:
 
 def read_free_bytes(reserved_bytes: int = 0) -> int:
     """Return the free memory of this container without the reserved part; -1 if unknown."""
-    found = [free for free in (read_free_of_group(), read_free_of_machine()) if free >= 0]
+    found = [free] if (free := read_free_of_group()) >= 0 else []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        words = read_file("/proc/meminfo").split()
+        found.append(int(words[words.index(b"MemAvailable:") + 1]) << 10)
     return max(0, min(found) - reserved_bytes) if found else -1
 
 
@@ -69,22 +73,11 @@ def read_free_of_group() -> int:
             try:
                 most = read_file(place).strip()
                 # The page cache counts as used, but leaves memory when a process needs it.
-                used = int(read_file(f"{folder}/{usage}")) - read_cached(f"{folder}/memory.stat")
+                words = read_file(f"{folder}/memory.stat").split()
+                is_known = b"inactive_file" in words
+                cached = int(words[words.index(b"inactive_file") + 1]) if is_known else 0
+                used = int(read_file(f"{folder}/{usage}")) - cached
                 return -1 if most == b"max" else max(0, int(most) - used)
             except (OSError, ValueError):
                 continue
     return -1
-
-
-def read_cached(path: str) -> int:
-    """Return the part of a group's memory that is inactive page cache."""
-    words = read_file(path).split()
-    return int(words[words.index(b"inactive_file") + 1]) if b"inactive_file" in words else 0
-
-
-def read_free_of_machine() -> int:
-    try:
-        words = read_file("/proc/meminfo").split()
-        return int(words[words.index(b"MemAvailable:") + 1]) << 10
-    except (OSError, ValueError, IndexError):
-        return -1

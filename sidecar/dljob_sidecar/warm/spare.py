@@ -50,14 +50,6 @@ def preload(names: list[str]) -> list[str]:
     return faults
 
 
-def preload_later() -> None:
-    """Import modules that frameworks import later, if they exist in the installed version."""
-    for name, later in LATER.items():
-        if name in sys.modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(later)
-
-
 def read_order(descriptor: int) -> Any:
     """Wait for the order; return None if the SideCar has ended."""
     data = b""
@@ -157,8 +149,11 @@ def main() -> None:
     # Copy the environment first, because imported modules may change it.
     environment = dict(os.environ)
     faults = preload(sys.argv[5:])
-    if not faults:
-        preload_later()
+    # Import modules that frameworks import later, if they exist in the installed version.
+    for name, later in () if faults else LATER.items():
+        if name in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(later)
     answer(answers, ready=not faults, faults=faults)
     order = read_order(orders)
     if faults or order is None:

@@ -15,8 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from subprocess import DEVNULL
 
 from dljob_sidecar.linux.kernel import send
@@ -27,12 +30,92 @@ from dljob_sidecar.linux.spawning import (
     read_helper,
     start,
 )
-from dljob_sidecar.observing.rank_outputs import Outputs
+from dljob_sidecar.observing.rank_outputs import Outputs, ProcessOutput
 from dljob_sidecar.warm.budgets import Budget
-from dljob_sidecar.warm.interpreters import Spare
-from dljob_sidecar.warm.scripts import take_apart
 
 Problem = Callable[[str, str], None]
+
+
+def read_link(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+class Spare:
+    """A waiting interpreter, seen from outside."""
+
+    def __init__(self, pid: int, orders: int, *, answers: int, output: ProcessOutput) -> None:
+        self.pid = pid
+        self.orders = orders
+        self.answers = answers
+        self.output = output
+        self.is_ready = False
+        self.order = b""
+        """The order to send once the spare is ready."""
+        self.unread = b""
+        self.on_running: Callable[[str], None] | None = None
+
+    def touched_gpu(self) -> bool:
+        """Return True if the process has a GPU's device file open, as after the start of CUDA."""
+        try:
+            links = [one.path for one in os.scandir(f"/proc/{self.pid}/fd")]
+            return any(read_link(one).startswith("/dev/nvidia") for one in links)
+        except OSError:
+            return False
+
+    def memory_bytes(self) -> int:
+        """Return the memory with all shared memory; cheap."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_share(path: str) -> int:
+    """Return the proportional share of memory from a kernel file; 0 if there is none."""
+    try:
+        words = Path(path).read_bytes().split()
+        return int(words[words.index(b"Pss:") + 1]) << 10
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+FLAGS = re.compile(r"-[bBdEiOsuv]+")
+FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
+
+
+@dataclass(frozen=True)
+class Script:
+    """A command, split into the interpreter and its program."""
+
+    interpreter: tuple[str, ...]
+    module: str
+    """Empty for a file, which is then the first argument."""
+    arguments: tuple[str, ...]
+
+
+def take_apart(command: Sequence[str]) -> Script | None:
+    """Return the parts of ``python [options] script …``; None for other commands."""
+    if not PYTHON.fullmatch(Path(command[0]).name):
+        return None
+    rest = list(command[1:])
+    interpreter = [command[0]]
+    while rest and rest[0] != "-m":
+        if FLAGS.fullmatch(rest[0]):
+            interpreter.append(rest.pop(0))
+        elif rest[0] in FLAGS_WITH_VALUE and len(rest) > 1:
+            interpreter += [rest.pop(0), rest.pop(0)]
+        else:
+            break
+    if rest[:1] == ["-m"]:
+        return Script(tuple(interpreter), rest[1], tuple(rest[1:])) if len(rest) > 1 else None
+    if not rest or rest[0].startswith("-"):
+        return None
+    return Script(tuple(interpreter), "", tuple(rest))
 
 
 class SparePool:
@@ -159,7 +242,7 @@ class SparePool:
 
     @property
     def _needed(self) -> int:
-        """Return the number of processes of the next start, as far as known."""
+        """The known number of processes of the next start."""
         return max(self._steady, self._coming, 1)
 
     def _tell_limit(self, why: str) -> None:
@@ -255,17 +338,16 @@ class SparePool:
         else:
             spare.is_ready = True
             self._on_relief("NoWarmStart")
-            self.budget.learn(spare.share_bytes())
+            # Its part of shared memory counts; reading that is expensive.
+            share = read_share(f"/proc/{spare.pid}/smaps_rollup")
+            self.budget.learn(share or spare.memory_bytes())
             if spare.order:
                 self._send_order(spare, spare.order)
             else:
-                self._shed()
+                # The size of one spare is known now, so more spares may exceed the limit.
+                self._update_wanted()
+                self._discard_surplus()
         self._on_change()
-
-    def _shed(self) -> None:
-        """Discard spares that exceed the limit once the size of one spare is known."""
-        self._update_wanted()
-        self._discard_surplus()
 
     def _discard_surplus(self) -> None:
         for spare in self._spares[self.wanted :]:

@@ -1,4 +1,4 @@
-"""The places of stores: every test of the contract of stores runs in memory and in a file."""
+"""Places for stores: the contract of stores is tested in memory and in a file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,14 +27,14 @@ def shared_server(
 
 @pytest.fixture
 def server(ferretdb: Path, tmp_path: Path) -> Iterator[MongoServer]:
-    """A server of the test's own, to stop, kill and start again."""
+    """A server of one test, to stop, kill and start again."""
     with MongoServer(ferretdb, tmp_path / "mongo") as server:
         yield server
 
 
 @pytest.fixture
 def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Place]]:
-    """Make places by the name of their kind; their stores are closed after the test."""
+    """Make places by kind; close their stores after the test."""
     places: list[Place] = []
 
     def make(kind: str) -> Place:

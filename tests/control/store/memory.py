@@ -1,4 +1,4 @@
-"""A store in memory only, which fails on request: for tests of the code that uses a store."""
+"""A store in memory that fails on request, for tests of the code that uses a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock

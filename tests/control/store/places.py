@@ -1,7 +1,10 @@
-"""Where the stores of the tests are, and short ways to what is put into them."""
+"""Places for the stores of the tests, and short ways to make their contents."""
 
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -24,7 +27,7 @@ T = TypeVar("T")
 
 
 PATIENCE_SECONDS = 60.0
-"""How busy the machine is at the moment is no matter of these tests."""
+"""A busy machine must not fail these tests."""
 
 
 def open_patiently(address: str, bounds: Bounds = USUAL_BOUNDS) -> Store:
@@ -32,7 +35,7 @@ def open_patiently(address: str, bounds: Bounds = USUAL_BOUNDS) -> Store:
 
 
 def insist(do: Callable[[], T]) -> T:
-    """Do it at a server that is up, also where a busy machine keeps its answer for longer than the patience of the store."""
+    """Call a server that is up, although a busy machine may delay its answer beyond the store's patience."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -40,6 +43,15 @@ def insist(do: Callable[[], T]) -> T:
         except StoreUnavailableError:
             if time.monotonic() > end:
                 raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process that has begun to write to a file."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
 
 
 class Place:
@@ -92,7 +104,7 @@ def make_entry(job: str = "job", at: float = 0.0, *, name: str = "", **rest: Any
     return RecordRow.of(Decided(job=job, at=at, **rest), name or uuid4().hex)
 
 
-# --- what could be observed ---------------------------------------------------------------
+# --- possible observations ------------------------------------------------------------------
 
 gpu_types = st.sampled_from(["", "V100", "NVIDIA H200", "P100+V100"])
 shapes = st.builds(Shape, st.integers(1, 64), st.integers(1, 8), gpu_types)

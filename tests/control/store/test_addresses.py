@@ -1,4 +1,4 @@
-"""The meaning of an address, and that no message shows the secrets in it."""
+"""The meaning of an address; no message shows its secrets."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -34,7 +34,7 @@ NOBODY = Credentials()
         (":memory:", ":memory:"),
     ],
 )
-def test_a_path_is_a_file(text: str, path: str):
+def test_path_is_a_file(text: str, path: str):
     assert read_address(text, NOBODY) == Path(path)
 
 
@@ -51,7 +51,7 @@ def test_a_path_is_a_file(text: str, path: str):
         ("mongodb://%2Ftmp%2Fmongo.sock/db", "mongodb://%2Ftmp%2Fmongo.sock/db", "db"),
     ],
 )
-def test_a_server_is_shown_without_what_is_secret(text: str, shown: str, database: str):
+def test_server_is_shown_without_secrets(text: str, shown: str, database: str):
     address = read_address(text, NOBODY)
     assert isinstance(address, MongoAddress)
     assert (address.shown, address.database) == (shown, database)
@@ -77,7 +77,7 @@ def test_a_server_is_shown_without_what_is_secret(text: str, shown: str, databas
         ("mongodb://u:p?w=1@h/db", "have to be quoted"),
     ],
 )
-def test_what_cannot_be_an_address_is_refused_with_a_remedy(text: str, told: str):
+def test_wrong_address_is_refused_with_a_remedy(text: str, told: str):
     with pytest.raises(StoreUnusableError, match=told) as raised:
         read_address(text, NOBODY)
     line = str(raised.value)
@@ -95,7 +95,7 @@ def test_what_cannot_be_an_address_is_refused_with_a_remedy(text: str, told: str
         ("mongodb://b%40b:%2Fx@h", {}, "b@b", "/x"),
     ],
 )
-def test_the_environment_says_what_the_url_does_not(
+def test_environment_completes_the_url(
     url: str, environment: dict[str, str], username: str, password: str
 ):
     address = read_address(url, Credentials.of(environment))
@@ -108,7 +108,7 @@ passwords = st.text(min_size=4, max_size=20).filter(str.strip)
 
 @settings(max_examples=25)
 @given(passwords, st.booleans())
-def test_no_password_is_shown(password: str, quoted: bool):
+def test_password_is_never_shown(password: str, quoted: bool):
     # Marks around the password, because a short password may occur in the text by chance.
     secret = f"QQ{password}ZZ"
     written = quote(secret, safe="") if quoted else secret
@@ -121,7 +121,7 @@ def test_no_password_is_shown(password: str, quoted: bool):
 
 
 def everything_told(url: str, text: str) -> str:
-    """Return all that messages show about an address, this text among it."""
+    """All that messages show about an address and this text."""
     try:
         address = read_address(url, NOBODY)
     except StoreUnusableError as error:

@@ -1,4 +1,4 @@
-"""The commands in docs/store.md work as they are printed there."""
+"""The commands in docs/store.md work as printed."""
 
 import re
 import sqlite3
@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_every_query_finds_something(tmp_path: Path):
+def test_every_query_finds_rows(tmp_path: Path):
     path = tmp_path / "store.db"
     with closing(SqliteStore(path)) as store:
         seen: list[Observation] = [
@@ -43,7 +43,7 @@ def test_every_query_finds_something(tmp_path: Path):
     assert all(found)
 
 
-def test_the_example_of_a_profile_is_one():
+def test_example_profile_is_valid():
     [block] = blocks("yaml")
     profile = profilefile.parse(yaml.safe_load(block))
     assert str(profile.type) == "resnet18/imagenet/256"

@@ -27,7 +27,7 @@ OFFLINE = Profile(
 )
 
 
-def test_what_was_exported_can_be_imported_elsewhere(place: Place):
+def test_exported_profiles_can_be_imported(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
         fold_into(store, kind, observations=[speed_seen(5.0), CostSeen(CostTerm.CHECKPOINT, 3.0)])
@@ -43,7 +43,7 @@ def test_what_was_exported_can_be_imported_elsewhere(place: Place):
         assert stored.profile.says_the_same_as(original)
 
 
-def test_an_import_fills_gaps_and_leaves_what_was_measured():
+def test_import_fills_gaps_and_keeps_measurements():
     store = MemoryStore()
     fold_into(store, KIND, observations=[speed_seen(5.0)])
     assert import_profiles(store, [OFFLINE]) == ImportResult(changed=(KIND,))
@@ -56,7 +56,7 @@ def test_an_import_fills_gaps_and_leaves_what_was_measured():
     assert import_profiles(store, [OFFLINE]) == ImportResult(kept=(KIND,))
 
 
-def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
+def test_measured_and_imported_costs_are_not_mixed():
     store = MemoryStore()
     fold_into(store, KIND, observations=[CostSeen(CostTerm.POD_TERMINATION, 7.0)])
     import_profiles(store, [OFFLINE])
@@ -66,7 +66,7 @@ def test_measured_costs_and_curves_are_not_mixed_with_imported_ones():
     assert profile.cost_samples == {"pod_termination": (7.0,)}
 
 
-def test_an_import_may_take_the_place_of_what_was_known():
+def test_import_may_replace_knowledge():
     store = MemoryStore()
     fold_into(store, KIND, observations=[speed_seen(5.0)])
     assert import_profiles(store, [OFFLINE], instead=True) == ImportResult(changed=(KIND,))
@@ -76,7 +76,7 @@ def test_an_import_may_take_the_place_of_what_was_known():
     assert import_profiles(store, [OFFLINE], instead=True) == ImportResult(kept=(KIND,))
 
 
-def test_an_import_keeps_the_bounds():
+def test_import_keeps_the_bounds():
     store = MemoryStore()
     fold_into(store, KIND, observations=[speed_seen(5.0)])
     many = {Shape(gpus, 1, "P100"): Speed(1.0) for gpus in range(1, MOST_SHAPES + 1)}
@@ -87,7 +87,7 @@ def test_an_import_keeps_the_bounds():
     assert SHAPE in profile.speeds
 
 
-def test_the_shipped_profiles_can_be_taken_in(make_place: Callable[[str], Place]):
+def test_shipped_profiles_can_be_imported(make_place: Callable[[str], Place]):
     shipped = load_shipped()
     store = make_place("sqlite").open()
     assert import_profiles(store, shipped.values()) == ImportResult(added=tuple(shipped))
@@ -96,7 +96,7 @@ def test_the_shipped_profiles_can_be_taken_in(make_place: Callable[[str], Place]
         assert stored.profile.says_the_same_as(shipped[job_type])
 
 
-def test_forgetting_returns_whether_there_was_a_profile(place: Place):
+def test_forgetting_reports_whether_a_profile_existed(place: Place):
     store = place.open()
     fold_into(store, KIND, observations=[speed_seen()])
     assert forget_profile(store, KIND)

@@ -120,7 +120,7 @@ def wait_until(ask: Callable[[], object], what: str) -> None:
 # --- while the store works
 
 
-def test_what_is_written_arrives(place: Place, desks):
+def test_writes_arrive(place: Place, desks):
     desk = desks(place.open(), defaults=Costs(checkpoint=60.0, pod_termination=30.0))
     desk.notebook.observe(KIND, [speed_seen(5.0), speed_seen(7.0)])
     desk.notebook.observe(KIND, [CostSeen(CostTerm.CHECKPOINT, 5.0)])
@@ -140,7 +140,7 @@ def test_what_is_written_arrives(place: Place, desks):
     assert (state.connected, state.waiting, state.dropped, state.error) == (True, 0, Dropped(), "")
 
 
-def test_what_a_policy_remembers_is_known_to_the_next_controller(place: Place, desks):
+def test_next_controller_has_the_policy_state(place: Place, desks):
     desk = desks(place.open())
     state = {"decisions": 7, "population": [[["job", "V100", 2]]], "rate": 0.1}
     desk.notebook.keep_policy_state("ones", {"decisions": 6})
@@ -201,7 +201,7 @@ def test_costs_of_jobs_that_have_ended_stay_as_usual_ones(desks):
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.lists(observations, max_size=4)), max_size=6))
-def test_a_notebook_knows_the_store_and_what_waits(steps):
+def test_notebook_knows_the_store_and_waiting_writes(steps):
     store = MemoryStore()
     notebook = Notebook(store, settings=QUICK).open(wait_seconds=LIMIT_SECONDS)
     for is_ours, seen in steps:
@@ -361,7 +361,7 @@ def test_a_lost_answer_does_not_count_twice_however_many_write_before_the_next_t
     assert 5.0 not in stored.profile.speeds[SHAPE].recent
 
 
-def test_what_no_store_can_hold_is_given_up_alone(desks, tmp_path: Path, caplog):
+def test_unstorable_write_is_dropped_alone(desks, tmp_path: Path, caplog):
     store = SqliteStore(tmp_path / "store.db")
     desk = desks(store)
     desk.notebook.observe(JobType("Modell für Bäume"), [speed_seen()])
@@ -392,7 +392,7 @@ def test_the_history_comes_from_store_and_memory(desks):
     assert [entry.id for entry in desk.notebook.history(JobId("a"), limit=1)] == ["new"]
 
 
-def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
+def test_history_comes_from_memory_while_the_store_is_away(desks):
     store = MemoryStore()
     store.record([make_entry("a", 1.0, name="old")])
     desk = desks(store)
@@ -409,7 +409,7 @@ def test_while_the_store_is_away_the_history_is_what_is_in_memory(desks):
 # --- the end
 
 
-def test_closing_writes_what_waits_and_closes_the_store():
+def test_close_writes_the_queue_and_closes_the_store():
     store = MemoryStore()
     desk = Desk(store)
     desk.notebook.open(wait_seconds=LIMIT_SECONDS)
@@ -420,7 +420,7 @@ def test_closing_writes_what_waits_and_closes_the_store():
     assert store.is_closed
 
 
-def test_what_waits_when_the_time_to_close_is_over_is_not_written_later():
+def test_late_writes_are_dropped_after_close():
     """The write under way cannot be taken back, but the thread ends with it, and closes the store."""
     store = MemoryStore()
     is_asked, may_answer = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The contract of all stores, on each kind of store."""
+"""The contract of stores, on each kind of store."""
 
 import time
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def test_folding_through_the_store_is_folding(place: Place, seen):
         assert expected.says_the_same_as(Profile(KIND))
     else:
         assert knows(found, expected)
-    # Another one, who has nothing in memory, reads the same.
+    # Another store object, without memory, reads the same.
     again = place.open().profiles([KIND]).get(KIND)
     assert (again is None) == (found is None)
     assert again is None or knows(again, expected)
@@ -89,7 +89,7 @@ def test_types_are_kept_apart(place: Place):
         assert profile.speeds[SHAPE].iterations_per_s == float(number)
 
 
-def test_only_the_types_that_are_asked_for_are_read(place: Place):
+def test_only_requested_types_are_read(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
         fold_into(store, kind, observations=[speed_seen()])
@@ -98,7 +98,7 @@ def test_only_the_types_that_are_asked_for_are_read(place: Place):
     assert store.profiles([JobType("unheard of")]) == {}
 
 
-def test_defaults_stay_in_force_for_what_was_not_measured(place: Place):
+def test_defaults_apply_to_unmeasured_costs(place: Place):
     defaults = Costs(checkpoint=60.0, pod_termination=30.0)
     seen = CostSeen(CostTerm.CHECKPOINT, 5.0)
     profile = fold_into(place.open(), KIND, observations=[seen], defaults=defaults).profile
@@ -106,7 +106,7 @@ def test_defaults_stay_in_force_for_what_was_not_measured(place: Place):
     assert profile.costs == Costs(checkpoint=5.0, pod_termination=30.0)
 
 
-def test_what_teaches_nothing_changes_nothing(place: Place):
+def test_worthless_observations_change_nothing(place: Place):
     store = place.open()
     nothing: list[Observation] = [speed_seen(0.0), AccuracySeen(-1.0, 0.5)]
     assert fold_into(store, KIND, observations=nothing).profile is None
@@ -115,7 +115,7 @@ def test_what_teaches_nothing_changes_nothing(place: Place):
     assert fold_into(store, KIND, observations=nothing).revision == before.revision
 
 
-def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Place):
+def test_revision_is_not_reused_after_forgetting(place: Place):
     store = place.open()
     seen = [fold_into(store, KIND, observations=[speed_seen(n)]).revision for n in (1.0, 2.0, 3.0)]
     before = seen[-1]
@@ -129,7 +129,7 @@ def test_a_revision_is_not_used_again_after_the_profile_was_forgotten(place: Pla
     assert after.profile.speeds[SHAPE].recent == (7.0,)
 
 
-def test_what_was_kept_is_there_the_next_time(shared_place: Place):
+def test_contents_outlive_the_store_object(shared_place: Place):
     store = shared_place.open()
     profile = fold_into(store, KIND, observations=[speed_seen(), AccuracySeen(3.0, 0.25)]).profile
     store.record([make_entry("a", 1.0)])
@@ -142,7 +142,7 @@ def test_what_was_kept_is_there_the_next_time(shared_place: Place):
     assert len(again.gpus()) == 1
 
 
-def test_what_cannot_be_kept_is_refused_and_leaves_the_rest(shared_place: Place):
+def test_unstorable_profile_is_refused_alone(shared_place: Place):
     store = shared_place.open()
     fold_into(store, KIND, observations=[speed_seen()])
     with pytest.raises(Exception, match="holds characters that are not plain"):
@@ -153,7 +153,7 @@ def test_what_cannot_be_kept_is_refused_and_leaves_the_rest(shared_place: Place)
 # --- tickets
 
 
-def test_a_change_is_made_once_however_often_it_is_asked_for(place: Place):
+def test_ticket_makes_a_change_count_once(place: Place):
     store = place.open()
     ticket = Ticket("me", 1)
     first = fold_into(store, KIND, observations=[speed_seen(5.0)], ticket=ticket)
@@ -163,7 +163,7 @@ def test_a_change_is_made_once_however_often_it_is_asked_for(place: Place):
     assert again.profile.speeds[SHAPE].recent == (5.0,)
 
 
-def test_a_ticket_counts_for_its_own_type(place: Place):
+def test_ticket_counts_for_its_type(place: Place):
     store = place.open()
     for kind in (KIND, OTHER):
         fold_into(store, kind, observations=[speed_seen()], ticket=Ticket("me", 1))
@@ -171,7 +171,7 @@ def test_a_ticket_counts_for_its_own_type(place: Place):
     fold_into(store, KIND, observations=[speed_seen(7.0)], ticket=Ticket("you", 1))
     profile = store.profiles()[KIND].profile
     assert profile is not None
-    assert profile.speeds[SHAPE].recent == (5.0, 7.0), "the ticket of another does not matter"
+    assert profile.speeds[SHAPE].recent == (5.0, 7.0), "another writer's ticket does not matter"
 
 
 def test_tickets_do_not_pile_up(place: Place):
@@ -182,7 +182,7 @@ def test_tickets_do_not_pile_up(place: Place):
     assert store.profiles()[KIND].tickets == tuple(tickets[-MOST_TICKETS:])
 
 
-def test_a_change_that_is_repeated_after_many_writers_counts_once(place: Place):
+def test_repeated_change_counts_once_after_many_writers(place: Place):
     store = place.open()
     before = fold_into(store, KIND, observations=[speed_seen(1.0)], ticket=Ticket("first", 1))
     fold_into(store, KIND, observations=[speed_seen(5.0)], ticket=Ticket("me", 1))
@@ -196,7 +196,7 @@ def test_a_change_that_is_repeated_after_many_writers_counts_once(place: Place):
     )
 
 
-def test_a_repeat_of_a_change_that_was_not_made_is_made(place: Place):
+def test_repeated_change_is_made_if_it_was_not(place: Place):
     store = place.open()
     before = fold_into(store, KIND, observations=[speed_seen(1.0)], ticket=Ticket("first", 1))
     for number in range(MOST_TICKETS):
@@ -210,7 +210,7 @@ def test_a_repeat_of_a_change_that_was_not_made_is_made(place: Place):
 # --- the history
 
 
-def test_the_history_is_read_as_it_was_recorded(place: Place):
+def test_history_is_read_as_recorded(place: Place):
     store = place.open()
     line = Decided(
         job="team/resnet",
@@ -228,7 +228,7 @@ def test_the_history_is_read_as_it_was_recorded(place: Place):
     assert [found for _, found in read_history([row])] == [line]
 
 
-def test_the_history_of_one_job_is_limited(place: Place):
+def test_history_of_a_job_is_limited(place: Place):
     store = place.open()
     store.record([make_entry(job, float(at)) for at in (3, 0, 4, 2, 1) for job in ("a", "b")])
     assert [entry.at for entry in store.history(JobId("a"), limit=2)] == [4.0, 3.0]
@@ -238,7 +238,7 @@ def test_the_history_of_one_job_is_limited(place: Place):
     assert store.history(limit=0) == ()
 
 
-def test_what_a_step_has_cost_is_added_when_it_is_known(place: Place):
+def test_cost_of_a_step_is_added_later(place: Place):
     store = place.open()
     first = make_entry("a", 1.0, name="one")
     store.record([first, make_entry("a", 2.0, name="two")])
@@ -253,7 +253,7 @@ def test_what_a_step_has_cost_is_added_when_it_is_known(place: Place):
     assert found == {"one": 37.0, "two": None, "x": None}
 
 
-def test_the_history_of_a_job_is_bounded(place: Place):
+def test_history_of_a_job_is_bounded(place: Place):
     store = place.open(Bounds(entries_per_job=20, entries=1000))
     for at in range(25):
         store.record([make_entry("a", float(at)), make_entry("b", float(at))])
@@ -264,7 +264,7 @@ def test_the_history_of_a_job_is_bounded(place: Place):
         assert len(kept) >= 18
 
 
-def test_the_history_of_all_jobs_is_bounded(place: Place):
+def test_history_of_all_jobs_is_bounded(place: Place):
     store = place.open(Bounds(entries_per_job=20, entries=30))
     for at in range(45):
         store.record([make_entry(f"job-{at}", float(at))])
@@ -281,7 +281,7 @@ def moment(number: int, kind: str = "given", line: str = "{}") -> RecordRow:
     return RecordRow(id=f"{kind}/{number}", at=float(number), kind=kind, line=line)
 
 
-def test_the_record_is_read_oldest_first(place: Place):
+def test_record_is_read_oldest_first(place: Place):
     store = place.open()
     entry = make_entry("a", 1.5)
     store.record([moment(3), moment(1), entry])
@@ -291,9 +291,8 @@ def test_the_record_is_read_oldest_first(place: Place):
     assert place.open().rows() == rows
 
 
-def test_the_record_is_bounded_and_samples_push_no_moments_out(place: Place):
-    bounds = Bounds(moments=30, samples=20)
-    store = place.open(bounds)
+def test_samples_push_no_moments_out(place: Place):
+    store = place.open(Bounds(moments=30, samples=20))
     store.record([moment(number) for number in range(25)])
     for number in range(100, 140):
         store.record([moment(number, SAMPLE)])
@@ -308,7 +307,7 @@ def test_the_record_is_bounded_and_samples_push_no_moments_out(place: Place):
     assert moments[-1] == moment(239)
 
 
-def test_rows_of_all_kinds_are_kept_for_some_days(place: Place):
+def test_rows_are_kept_for_some_days(place: Place):
     old, fresh = time.time() - 2.1 * DAY_S, time.time() - 1.9 * DAY_S
     rows = [
         replace(row, id=f"{row.kind}/{at}", at=at)
@@ -327,7 +326,7 @@ def gpu_rows(count: int, **rest) -> list[GpuRow]:
     return [GpuRow(node=NodeName("n1"), gpu=number, **rest) for number in range(count)]
 
 
-def test_the_table_of_gpus_is_read_as_it_was_written(place: Place):
+def test_gpu_table_is_read_as_written(place: Place):
     rows = (
         GpuRow(
             node=NodeName("n1"),
@@ -347,7 +346,7 @@ def test_the_table_of_gpus_is_read_as_it_was_written(place: Place):
     assert store.gpus() == rows
 
 
-def test_the_table_of_jobs_is_read_as_it_was_written(place: Place):
+def test_job_table_is_read_as_written(place: Place):
     rows = (
         JobRow(
             job=JobId("a"),
@@ -375,7 +374,7 @@ def test_the_table_of_jobs_is_read_as_it_was_written(place: Place):
     assert store.jobs() == rows
 
 
-def test_the_latest_state_of_each_policy_is_kept(place: Place):
+def test_latest_state_of_each_policy_is_kept(place: Place):
     store = place.open()
     assert store.policy_states() == {}
     for policy, document in (("ones", "[1]"), ("other", "[2]"), ("ones", "[3]")):
@@ -383,7 +382,7 @@ def test_the_latest_state_of_each_policy_is_kept(place: Place):
     assert place.open().policy_states() == {"ones": "[3]", "other": "[2]"}
 
 
-def test_a_table_that_another_program_has_written_is_replaced(place: Place):
+def test_table_of_another_program_is_replaced(place: Place):
     place.open().replace_gpus(gpu_rows(4, uuid="GPU-2"))
     place.open().replace_gpus(gpu_rows(2))
     assert place.open().gpus() == tuple(gpu_rows(2))
@@ -393,7 +392,7 @@ def test_a_table_that_another_program_has_written_is_replaced(place: Place):
 @given(
     st.lists(st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 2), max_size=7), max_size=6)
 )
-def test_a_table_is_what_was_written_last(place: Place, tables: Sequence[dict[str, int]]):
+def test_table_is_the_last_one_written(place: Place, tables: Sequence[dict[str, int]]):
     store = place.open()
     for table in tables:
         rows = [JobRow(job=JobId(job), generation=table[job]) for job in sorted(table)]

@@ -1,4 +1,4 @@
-"""Properties of the store on a server alone, against a real one."""
+"""Properties of a store on a server, against a real one."""
 
 import inspect
 import json
@@ -76,8 +76,8 @@ CONTRACT = {
 
 @with_server
 @pytest.mark.story
-def test_a_server_keeps_the_contract_of_stores(make_place: Callable[[str], Place]):
-    """All that is tested of every store, each time in a database of its own on one server."""
+def test_server_keeps_the_contract_of_stores(make_place: Callable[[str], Place]):
+    """Run all tests of the contract, each in a database of its own."""
     for name, test in CONTRACT.items():
         place = make_place("mongo")
         try:
@@ -89,11 +89,11 @@ def test_a_server_keeps_the_contract_of_stores(make_place: Callable[[str], Place
             place.close()
 
 
-# --- what others find
+# --- documents for other programs
 
 
 @with_server
-def test_others_find_one_document_a_type_and_rows_with_indexes(mongo: Place):
+def test_documents_have_plain_names_and_indexes(mongo: Place):
     store = mongo.open()
     for number in range(1, 6):
         for kind in (KIND, OTHER):
@@ -121,11 +121,11 @@ def test_others_find_one_document_a_type_and_rows_with_indexes(mongo: Place):
     assert {"job": 1, "at": -1, "place": -1} in indexed
 
 
-# --- changes at the same time
+# --- concurrent changes
 
 
 @with_server
-def test_a_writer_that_is_too_late_for_a_removed_revision_reads_again(mongo: Place):
+def test_late_writer_reads_again(mongo: Place):
     one, other = mongo.open(), mongo.open()
     fold_into(one, KIND, observations=[speed_seen(1.0)])
     calls = 0
@@ -134,7 +134,7 @@ def test_a_writer_that_is_too_late_for_a_removed_revision_reads_again(mongo: Pla
         nonlocal calls
         calls += 1
         if calls == 1:
-            # While we sleep, others come and go: revisions 2 to 4, of which only the last is left.
+            # Others write revisions 2 to 4 meanwhile, of which only the last is left.
             for speed in (2.0, 3.0, 4.0):
                 fold_into(other, KIND, observations=[speed_seen(speed)])
         assert known is not None
@@ -153,7 +153,7 @@ def test_a_writer_that_is_too_late_for_a_removed_revision_reads_again(mongo: Pla
 
 
 @with_server
-def test_tables_are_looked_at_again_after_a_while(mongo: Place):
+def test_tables_are_compared_again_after_a_while(mongo: Place):
     now = 0.0
     rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(4)]
     address = mongo_address(mongo.address)
@@ -168,11 +168,11 @@ def test_tables_are_looked_at_again_after_a_while(mongo: Place):
         assert len(store.gpus()) == 4
 
 
-# --- what can be wrong
+# --- faults
 
 
 @with_server
-def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
+def test_newer_schema_is_refused_and_left_alone(mongo: Place):
     with database(mongo.address) as db:
         db.schema.insert_one({"_id": "schema", "version": 9})
         told = f"has schema version 9, and this dljob knows none above {SCHEMA}; upgrade dljob"
@@ -182,7 +182,7 @@ def test_a_newer_schema_is_refused_and_left_alone(mongo: Place):
 
 
 @with_server
-def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
+def test_damaged_profile_hides_no_other(mongo: Place, caplog):
     store = mongo.open()
     for kind in (KIND, OTHER):
         fold_into(store, kind, observations=[speed_seen()])
@@ -197,7 +197,7 @@ def test_one_damaged_profile_does_not_hide_the_others(mongo: Place, caplog):
     assert again.profiles().keys() == {KIND, OTHER}
 
 
-def test_a_server_that_is_not_there_is_away():
+def test_missing_server_is_unavailable():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -209,7 +209,7 @@ def test_a_server_that_is_not_there_is_away():
 
 
 class History:
-    """The collection of a server that may carry out a request whose answer is lost."""
+    """A server's collection that may carry out a request and lose the answer."""
 
     def __init__(self) -> None:
         self.documents: dict[str, dict[str, Any]] = {}
@@ -241,10 +241,8 @@ class Found(list[dict[str, Any]]):
         return Found(self[count:])
 
 
-def test_the_history_of_a_job_stays_bounded_after_an_answer_was_lost(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """The entries of that request are there, so that they count."""
+def test_history_stays_bounded_after_a_lost_answer(monkeypatch: pytest.MonkeyPatch):
+    """The rows of that request exist, so they count."""
     store = MongoStore(mongo_address("mongodb://nowhere/db"), bounds=Bounds(entries_per_job=10))
     history = History()
     monkeypatch.setattr(store._server, "_connected", lambda: SimpleNamespace(record=history))
@@ -264,7 +262,7 @@ QUOTED = "s3cr3t-%C3%A4-of-ours"
 
 
 @with_server
-def test_a_refusal_does_not_contain_the_password(shared_server: MongoServer, caplog):
+def test_refusal_does_not_contain_the_password(shared_server: MongoServer, caplog):
     caplog.set_level(0)
     plain = "s3cr3t-ä-of-ours"
     for user, environment in (
@@ -275,7 +273,7 @@ def test_a_refusal_does_not_contain_the_password(shared_server: MongoServer, cap
         url = f"mongodb://{user}{shared_server.place}/db"
         opened = open_store(url, environment=environment, patience_seconds=PATIENCE_SECONDS)
         with closing(opened) as store:
-            # FerretDB knows no passwords of this kind, and says so as it says that one is wrong.
+            # FerretDB knows no such passwords, and refuses them as wrong ones.
             with pytest.raises(StoreUnusableError, match="refuses these credentials") as raised:
                 store.revisions()
             told = [str(raised.value), repr(raised.value), store.address, repr(store), caplog.text]
@@ -285,7 +283,7 @@ def test_a_refusal_does_not_contain_the_password(shared_server: MongoServer, cap
 
 
 @with_server
-def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path: Path):
+def test_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path: Path):
     ours = Authority().issue(tmp_path / "ours", "localhost")
     theirs = Authority("another authority").issue(tmp_path / "theirs", "localhost")
     with MongoServer(ferretdb, tmp_path / "mongo", tls=ours) as server:
@@ -296,7 +294,7 @@ def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path:
             assert store.revisions() == {KIND: 1}
         with (
             closing(
-                # All of it passes: the driver tries again until then.
+                # The driver retries until all of it has passed.
                 MongoStore(mongo_address(f"{url}{theirs / 'ca.crt'}"), patience_seconds=10)
             ) as s,
             pytest.raises(StoreError, match="certificate verify failed"),
@@ -314,17 +312,15 @@ def test_a_tls_server_is_reached_by_options_of_the_url(ferretdb: Path, tmp_path:
         ("mongodb://h/db?w=0&journal=maybe", "journal"),
     ],
 )
-def test_a_url_that_cannot_work_is_refused_at_once(url: str, told: str):
+def test_impossible_url_is_refused_at_once(url: str, told: str):
     with pytest.raises(StoreUnusableError, match=told) as raised:
         open_store(url, environment={})
     assert str(raised.value).endswith("; correct its URL")
 
 
 @with_server
-def test_a_user_who_may_only_read_reads_what_a_controller_has_written(
-    mongo: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FerretDB has no roles, so that the refusal of a write, and that alone, is played here."""
+def test_reader_without_write_access_reads(mongo: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FerretDB has no roles: only the refusal of writes is played here."""
     mongo.open().record([make_entry("read")])
     reader = mongo.open()
 

@@ -1,4 +1,4 @@
-"""Properties of the store in a file alone: the file, its versions, and its possible faults."""
+"""Properties of a store in a file: the file, its versions and its faults."""
 
 import os
 import sqlite3
@@ -20,7 +20,7 @@ from dljob.store.sqlite.file import APPLICATION_ID, STEPS
 from dljob.store.sqlite.store import SqliteStore
 from dljob.store.store import StoreError, StoreUnavailableError, StoreUnusableError, fold_into
 from dljob.store.tables import GpuRow, JobRow
-from tests.control.store.places import KIND, OTHER, SHAPE, make_entry, speed_seen
+from tests.control.store.places import KIND, OTHER, SHAPE, locked, make_entry, speed_seen
 from tests.control.store.writers import ROOT
 
 VERSION_1 = ROOT / "tests" / "data" / "stores" / "version-1.sql"
@@ -45,7 +45,7 @@ def query(path: Path, statement: str) -> list[tuple[object, ...]]:
 # --- the file
 
 
-def test_only_its_owner_may_read_it_whatever_the_umask_says(tmp_path: Path):
+def test_only_the_owner_may_read_under_any_umask(tmp_path: Path):
     path = tmp_path / "a" / "b" / "store.db"
     before = os.umask(0)
     try:
@@ -56,7 +56,7 @@ def test_only_its_owner_may_read_it_whatever_the_umask_says(tmp_path: Path):
         os.umask(before)
     assert modes == {"store.db": 0o600, "store.db-shm": 0o600, "store.db-wal": 0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    # One file is left, and the permissions that it has now stay.
+    # One file remains; later changes of its mode stay.
     assert [each.name for each in path.parent.iterdir()] == ["store.db"]
     path.chmod(0o640)
     with opened(path) as store:
@@ -64,7 +64,7 @@ def test_only_its_owner_may_read_it_whatever_the_umask_says(tmp_path: Path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_path_may_hold_any_sign(tmp_path: Path):
+def test_path_may_contain_any_character(tmp_path: Path):
     path = tmp_path / "a %20?b=c#d" / "käse.db"
     with opened(path) as store:
         fold_into(store, KIND, observations=[speed_seen()])
@@ -81,7 +81,7 @@ def test_readers_do_not_wait_for_a_writer(path: Path):
             assert store.history() == ()
 
 
-def test_a_file_that_was_put_in_its_place_is_used(path: Path):
+def test_file_put_in_its_place_is_used(path: Path):
     copy = path.with_name("copy.db")
     with opened(copy) as store:
         fold_into(store, OTHER, observations=[speed_seen()])
@@ -96,10 +96,10 @@ def test_a_file_that_was_put_in_its_place_is_used(path: Path):
         assert store.profiles().keys() == {KIND, OTHER}
 
 
-# --- its versions
+# --- versions
 
 
-def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path):
+def test_first_version_is_migrated(path: Path):
     with closing(sqlite3.connect(path)) as db:
         db.executescript(VERSION_1.read_text(encoding="utf-8"))
     with opened(path) as store:
@@ -117,13 +117,13 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path):
         assert [row.job for row in store.gpus()] == ["a", None]
         [job] = store.jobs()
         assert (job.phase, job.placement, job.options) == (Phase.RUNNING, placement, (1, 2, 4))
-        # The store remembers that this profile was forgotten then.
+        # The store remembers that this profile was forgotten.
         assert fold_into(store, JobType("bert"), observations=[speed_seen()]).revision == 3
     assert query(path, "PRAGMA user_version") == [(len(STEPS),)]
     assert query(path, "SELECT count(*) FROM speed_profile") == [(3,)]
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     with closing(sqlite3.connect(path)) as db:
         db.executescript(VERSION_1.read_text(encoding="utf-8"))
     broken = (*STEPS, ("CREATE TABLE half_way (a)", "CREATE TABLE half_way (a)"))
@@ -136,7 +136,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         assert store.profiles().keys() == {KIND}
 
 
-def test_a_newer_version_is_refused_by_name(path: Path):
+def test_newer_version_is_refused_by_name(path: Path):
     with opened(path):
         pass
     query(path, "PRAGMA user_version = 7")
@@ -149,7 +149,7 @@ def test_a_newer_version_is_refused_by_name(path: Path):
     assert query(path, "PRAGMA user_version") == [(7,)]
 
 
-def test_the_database_of_another_program_is_left_alone(path: Path):
+def test_database_of_another_program_is_left_alone(path: Path):
     query(path, "CREATE TABLE bookmarks (url TEXT)")
     before = path.read_bytes()
     with (
@@ -161,22 +161,13 @@ def test_the_database_of_another_program_is_left_alone(path: Path):
     path.unlink()
     with opened(path):
         pass
-    assert query(path, "PRAGMA application_id") == [(APPLICATION_ID,)], "ours says whose it is"
+    assert query(path, "PRAGMA application_id") == [(APPLICATION_ID,)], "ours is marked"
 
 
-# --- what can be wrong with it
+# --- faults
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another process, which began to write and does not end."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("BEGIN IMMEDIATE")
-        yield
-        db.execute("ROLLBACK")
-
-
-def test_a_locked_file_is_away_until_it_is_not(path: Path):
+def test_locked_file_is_unavailable_for_a_while(path: Path):
     with opened(path, busy_seconds=0.1) as store:
         with (
             locked(path),
@@ -189,7 +180,7 @@ def test_a_locked_file_is_away_until_it_is_not(path: Path):
         assert store.revisions() == {KIND: 1}
 
 
-def test_a_file_that_is_locked_when_it_is_opened_is_only_away(path: Path):
+def test_file_locked_at_the_opening_is_only_unavailable(path: Path):
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         with opened(path, busy_seconds=0.1) as store:
@@ -202,7 +193,7 @@ def test_a_file_that_is_locked_when_it_is_opened_is_only_away(path: Path):
 @pytest.mark.parametrize(
     "content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\7" * 5000]
 )
-def test_a_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
+def test_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
     path.write_bytes(content)
     with (
         pytest.raises(StoreUnusableError, match=r"store\.db: is damaged.*; restore a copy"),
@@ -212,20 +203,16 @@ def test_a_damaged_file_is_refused_with_a_remedy(path: Path, content: bytes):
     assert path.read_bytes() == content
 
 
-def damage(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[:4096] + b"\x99" * (len(content) - 4096))
-
-
-def test_damage_inside_is_found_when_it_is_opened(path: Path):
+def test_damage_inside_is_found_at_the_opening(path: Path):
     with opened(path) as store:
         store.record([make_entry("job", float(at)) for at in range(200)])
-    damage(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\x99" * (len(content) - 4096))
     with pytest.raises(StoreUnusableError, match="is damaged"), opened(path):
         pass
 
 
-def test_one_damaged_profile_does_not_hide_the_others(path: Path, caplog):
+def test_damaged_profile_hides_no_other(path: Path, caplog):
     with opened(path) as store:
         for kind in (KIND, OTHER):
             fold_into(store, kind, observations=[speed_seen()])
@@ -239,7 +226,7 @@ def test_one_damaged_profile_does_not_hide_the_others(path: Path, caplog):
         assert store.profiles().keys() == {KIND, OTHER}
 
 
-def test_one_damaged_row_does_not_hide_the_others(path: Path, caplog):
+def test_damaged_row_hides_no_other(path: Path, caplog):
     with opened(path) as store:
         store.replace_jobs([JobRow(job=JobId(each)) for each in "ab"])
         query(path, "UPDATE jobs SET phase = 'Dreaming', type = '{' WHERE job = 'a'")
@@ -258,7 +245,7 @@ def test_one_damaged_row_does_not_hide_the_others(path: Path, caplog):
         ("dangling", "cannot be opened"),
     ],
 )
-def test_what_is_no_file_is_refused(tmp_path: Path, name: str, told: str):
+def test_path_that_is_no_file_is_refused(tmp_path: Path, name: str, told: str):
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "store.db")
@@ -289,8 +276,7 @@ for path in sys.argv[1:]:
 """
 
 
-def told_another_user(*paths: Path) -> list[str]:
-    """Return the errors that a user other than root gets."""
+def errors_of_another_user(*paths: Path) -> list[str]:
     ran = subprocess.run(
         [sys.executable, "-c", OPEN, *paths],
         cwd="/",
@@ -306,7 +292,7 @@ def told_another_user(*paths: Path) -> list[str]:
 
 @pytest.mark.processes
 @pytest.mark.story
-def test_a_user_who_may_not_write_gets_the_reason(passable: Path):
+def test_user_without_write_access_gets_the_reason(passable: Path):
     paths = []
     for file, folder in ((0o444, 0o777), (0o666, 0o555), (0o000, 0o777)):
         paths.append(passable / f"{file:o} in {folder:o}" / "store.db")
@@ -314,7 +300,7 @@ def test_a_user_who_may_not_write_gets_the_reason(passable: Path):
             pass
         paths[-1].chmod(file)
         paths[-1].parent.chmod(folder)
-    answers = told_another_user(*paths)
+    answers = errors_of_another_user(*paths)
     for path, answer in zip(paths, answers, strict=True):
         path.parent.chmod(0o700)
         assert answer.startswith(f"StoreUnusableError {path}: cannot be used (")
@@ -324,7 +310,7 @@ def test_a_user_who_may_not_write_gets_the_reason(passable: Path):
 # --- a full disk
 
 
-def test_a_full_disk_is_reported_and_survived(path: Path):
+def test_full_disk_is_reported_and_survived(path: Path):
     with opened(path) as store:
         store.record([make_entry("job", 0.0)])
         with store._writer.transaction(writes=False) as db:
@@ -341,10 +327,10 @@ def test_a_full_disk_is_reported_and_survived(path: Path):
         assert len(store.history()) == 50
 
 
-# --- for people and programs
+# --- queries
 
 
-def test_the_tables_of_the_paper_can_be_queried(path: Path):
+def test_tables_of_the_paper_can_be_queried(path: Path):
     with opened(path) as store:
         fold_into(
             store,
@@ -366,7 +352,7 @@ def test_the_tables_of_the_paper_can_be_queried(path: Path):
     ]
 
 
-def test_an_unchanged_table_is_not_written(path: Path):
+def test_unchanged_table_is_not_written(path: Path):
     rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(8)]
     with opened(path) as store, closing(sqlite3.connect(path)) as other:
         store.replace_gpus(rows)
@@ -377,7 +363,7 @@ def test_an_unchanged_table_is_not_written(path: Path):
         assert other.execute("PRAGMA data_version").fetchone() != before
 
 
-def test_a_table_is_written_again_into_a_file_that_is_put_in_the_place_of_the_first(path: Path):
+def test_table_is_written_again_into_a_replaced_file(path: Path):
     rows = [GpuRow(node=NodeName("n1"), gpu=number) for number in range(4)]
     with opened(path) as store:
         store.replace_gpus(rows)

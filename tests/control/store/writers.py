@@ -1,8 +1,8 @@
 """
-A process that writes into a store, one piece after the other, and says so after each.
+A process that writes pieces into a store, and confirms each.
 
-Run as ``python -m tests.control.store.writers ADDRESS NAME COUNT``. Piece n is an observation whose
-speed is n, and an entry of the history at n seconds, both under the name of the writer.
+Run as ``python -m tests.control.store.writers ADDRESS NAME COUNT``. Piece n is an observation of
+speed n, and an entry of the history at n seconds, both under the name of the writer.
 """
 
 import subprocess
@@ -21,13 +21,13 @@ BEGUN = "begun"
 
 
 def write_piece(store: Store, name: str, number: int) -> None:
-    """Write one piece; again, it does nothing."""
+    """Write one piece; a repetition changes nothing."""
     fold_into(store, KIND, observations=[speed_seen(float(number))], ticket=Ticket(name, number))
     store.record([make_entry(name, float(number), name=f"{name}/{number}")])
 
 
 def count_pieces(store: Store, name: str) -> tuple[int, int]:
-    """Return how many observations and how many entries of a writer the store has."""
+    """The number of observations and of entries of a writer in the store."""
     stored = store.profiles().get(KIND)
     tickets = stored.tickets if stored is not None else ()
     observations = max((each.number for each in tickets if each.writer == name), default=0)
@@ -36,7 +36,7 @@ def count_pieces(store: Store, name: str) -> tuple[int, int]:
 
 @contextmanager
 def writing(address: str, name: str, count: int) -> Iterator[subprocess.Popen[str]]:
-    """Have a process write; it is killed at the end."""
+    """Run a writing process; kill it at the end."""
     command = [sys.executable, "-m", "tests.control.store.writers", address, name, str(count)]
     process = subprocess.Popen(
         command,
@@ -45,7 +45,7 @@ def writing(address: str, name: str, count: int) -> Iterator[subprocess.Popen[st
         stdout=subprocess.PIPE,
         text=True,
     )
-    # How long a reader waits for its output.
+    # The limit for readers of its output.
     end = Timer(240.0, process.kill)
     end.start()
     try:

@@ -19,7 +19,7 @@ from tests.operator.stages import Stage
 from tests.servers.api import Api
 from tests.servers.controlplane import ControlPlane
 
-RIGHTS = ROOT / "manifests" / "install" / "rights.yaml"
+RIGHTS = ROOT / "manifests" / "install" / "rbac.yaml"
 NODES = {"gpu-a": 4, "gpu-b": 2}
 
 

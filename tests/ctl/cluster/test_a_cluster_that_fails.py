@@ -35,7 +35,7 @@ def ada(plane, as_user):
     return as_user(in_namespace(plane.admin, NAMESPACE))
 
 
-def test_a_cluster_without_dljob_is_told_with_how_to_install_it(plane, ada):
+def test_cluster_without_dljob_says_how_to_install(plane, ada):
     for words in (["get"], ["why", "a"], ["submit", ada.file(job_document("a"))]):
         result = ada(*words)
         assert (result.status, result.stdout) == (1, "")
@@ -52,7 +52,7 @@ def installed(plane):
         yield api
 
 
-def test_who_is_interrupted_at_an_awkward_moment_is_interrupted_and_no_more(plane):
+def test_interrupt_at_any_moment_only_interrupts(plane):
     asker = Asker(connect(str(plane.admin)).access)
 
     async def be_interrupted(_=None):

@@ -38,7 +38,7 @@ def spec_of(scene, name):
 # --- changes ------------------------------------------------------------------------------
 
 
-def test_apply_submits_what_is_not_there_and_changes_what_is(scene, ada):
+def test_apply_submits_new_jobs_and_changes_known_ones(scene, ada):
     document = scene.stage.make_job("applied", iterations=FOREVER)
     document["spec"]["suspend"] = True
     path = ada.file(document)
@@ -68,7 +68,7 @@ def test_set_changes_gpus_and_priority_of_named_and_of_labelled_jobs(scene, ada,
     assert ada("set", "nothing", "--priority", 1).status == 1
 
 
-def test_edit_writes_what_the_editor_leaves(scene, ada, pair, tmp_path):
+def test_edit_writes_the_edited_text(scene, ada, pair, tmp_path):
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i "s/priority: [0-9]*/priority: 9/" "$1"\n')
     editor.chmod(0o755)

@@ -131,7 +131,7 @@ def test_a_kubeconfig_is_a_cluster_with_the_namespace_of_its_context(kubeconfig)
     assert chosen(Place(everywhere=True)).home == ""
 
 
-def test_what_was_named_counts_more_than_what_is_found(kubeconfig, tmp_path, monkeypatch):
+def test_named_place_precedes_a_found_one(kubeconfig, tmp_path, monkeypatch):
     assert not is_cluster(chosen(Place(state=tmp_path)))
     monkeypatch.setenv("DLJOB_STATE", str(tmp_path / "up"))
     assert not is_cluster(chosen())
@@ -194,7 +194,7 @@ def forbidden(verb, resource, where):
         ),
     ],
 )
-def test_a_refusal_names_what_was_wanted_and_whom_to_ask(error, told):
+def test_refusal_names_the_right_and_its_granter(error, told):
     assert str(explain(error, SERVER)) == told
 
 
@@ -211,7 +211,7 @@ def test_each_rule_that_is_broken_is_a_line_of_its_own():
     ]
 
 
-def test_a_field_that_an_older_definition_does_not_know_is_told():
+def test_field_unknown_to_an_older_crd_is_reported():
     message = 'strict decoding error: unknown field "spec.new", unknown field "spec.other"'
     lines = [found.line for found in complaints(Rejected(400, {"message": message}))]
     assert [line.split(":")[0] for line in lines] == ["spec.new", "spec.other"]
@@ -340,7 +340,7 @@ def test_a_status_is_put_into_the_present(document, told):
     assert wording.sentence(document, NOW) == told
 
 
-def test_what_was_assumed_at_the_latest_decision_is_told_until_it_is_known_or_the_job_has_ended():
+def test_assumptions_are_shown_until_known_or_ended():
     lacks = {"type": "Informed", "status": "False", "message": "its length is unknown"}
     assert wording.assumptions(job(phase="Queued", conditions=[lacks])) == ["its length is unknown"]
     assert wording.assumptions(job(phase="Failed", conditions=[lacks])) == []
@@ -349,7 +349,7 @@ def test_what_was_assumed_at_the_latest_decision_is_told_until_it_is_known_or_th
     assert wording.assumptions(job(phase="Queued")) == []
 
 
-def test_a_job_that_waits_for_gpus_that_are_out_is_told_why_they_are_out_now():
+def test_waiting_job_shows_why_gpus_are_out():
     told = "needs 4 GPUs; 4 are out of service (n1: it lacks the taint dljob.io/pool)"
     known = {
         "n1": {"out": {"0": "its plugin offers them", "1": "its plugin offers them"}},
@@ -382,7 +382,7 @@ def shown(nodes, jobs, *, sees_all_jobs=True):
     }
 
 
-def test_each_gpu_is_of_who_has_it_or_free_or_out():
+def test_each_gpu_has_a_holder_or_is_free_or_out():
     node = make_node("n1", labels=LABELS)
     node["metadata"]["annotations"] = {"dljob.io/cordoned-gpus": '{"1": "Xid 79"}'}
     away = make_node("n2", labels=LABELS)
@@ -400,7 +400,7 @@ def test_each_gpu_is_of_who_has_it_or_free_or_out():
     assert set(found.values()) == {("unknown", None, "free, or held by a job that you may not see")}
 
 
-def test_who_must_release_a_gpu_has_it_before_whom_it_was_decided_for():
+def test_releasing_job_holds_the_gpu_before_its_successor():
     new = job({"name": "new"}, phase="Initialized", allocation=ALLOCATION)
     old = job({"name": "old", "namespace": "x"}, leftover=[{"name": "n1", "gpuIds": [2]}])
     found = shown([make_node("n1", labels=LABELS)], [new, old])
@@ -409,7 +409,7 @@ def test_who_must_release_a_gpu_has_it_before_whom_it_was_decided_for():
     assert found["n1/1"] == ("free", None, None)
 
 
-def test_cordons_are_written_over_what_was_read_only_and_one_is_taken_back():
+def test_cordon_overwrites_only_the_read_version():
     node = make_node("n1", labels=LABELS)
     node["metadata"] |= {
         "resourceVersion": "7",
@@ -463,7 +463,7 @@ def gives_back(told, *numbers):
     return was, asker.changes, said
 
 
-def test_who_uncordons_what_is_out_for_a_fault_says_that_it_is_mended(kubeconfig):
+def test_uncordon_of_a_faulty_gpu_says_it_is_repaired(kubeconfig):
     told = {"out": {"3": "it reported Xid 79"}, "faults": {"3": "it reported Xid 79"}}
     was, [change], said = gives_back(told, 2, 3)
     assert (was, said) == ([False, True], [])
@@ -489,7 +489,7 @@ def test_decisions_are_called_as_the_operator_calls_them():
     assert names.items() <= past._KINDS_BY_EVENT.items()
 
 
-def test_what_was_decided_and_what_happened_is_in_one_order():
+def test_decisions_and_events_share_one_order():
     status = {
         "history": [
             {"at": "2026-01-31T12:00:10.500Z", "kind": "reshape", "gpusBefore": 1, "gpus": 2},
@@ -622,7 +622,7 @@ def watched(monkeypatch):
     return lambda server, count: asyncio.run(watch(server, count))
 
 
-def test_a_watch_goes_on_where_it_was_whatever_cuts_it(watched):
+def test_watch_resumes_after_any_cut(watched):
     starting = Rejected(429, {"message": "storage is (re)initializing"})
     server = Refusing(Unreachable("away"), starting, Rejected(403, {"message": "not yet"}))
     bookmark, deleted = watched(server, 2)
@@ -631,14 +631,14 @@ def test_a_watch_goes_on_where_it_was_whatever_cuts_it(watched):
     assert server.versions == ["5", "5", "5", "5"]
 
 
-def test_a_watch_from_too_long_ago_begins_anew_with_everything(watched):
+def test_expired_watch_starts_from_a_full_list(watched):
     server = Refusing(Rejected(410, {"message": "too old resource version"}))
     everything, *_ = watched(server, 2)
     assert everything.complete
     assert server.versions == ["5", "7"]
 
 
-def test_what_is_refused_for_good_ends_a_watch(watched, monkeypatch):
+def test_final_refusal_ends_a_watch(watched, monkeypatch):
     class Forbidding(Refusing):
         async def watch(self, _resource, _namespace, **_):
             for error in (Rejected(403, {"message": "no longer"}),):

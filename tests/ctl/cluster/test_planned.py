@@ -7,18 +7,18 @@ import pytest
 from dljob.client.backend import NotThere
 from dljob.client.cluster.reading import planned
 from dljob.client.cluster.reading.operators import Operator
-from dljob.control.reporting.plans import MAY_KEEP
+from dljob.control.deciding.futures import MAY_KEEP
 from dljob.control.settings import load_tree
 from dljob.control.situation.status_documents import write_time
-from dljob.core import policies
 from dljob.core.checking import BrokenLaw, Law
 from dljob.core.documents.profilefile import render_all
 from dljob.core.model import JobId
 from dljob.core.policies.baselines.fifo import Fifo
 from dljob.core.profiles import Costs, JobType, Profile, Speed
-from dljob.operator.reporting.settings_configmap import SettingsConfigMap
+from dljob.operator.reporting.configmap_writing import settings_text
 from dljob.operator.settings import OperatorSettings
 from dljob_wire.messages import Shape
+from dljob_wire.problems import WrongDocument
 from tests.operator.manifests import make_manifest
 from tests.servers.nodes import make_node
 
@@ -35,8 +35,7 @@ class FakeOperator(Operator):
     def settings(self):
         if "policy" not in self.changed:
             raise NotThere("no operator shows its settings in namespace dljob-system")
-        published = tuple(load_tree(OperatorSettings()).described())
-        shown = json.loads(SettingsConfigMap("dljob-system", published).text())
+        shown = json.loads(settings_text(load_tree(OperatorSettings()).described()))
         return [{**each, "value": self.changed.get(each["name"], each["value"])} for each in shown]
 
     def known_gpus(self):
@@ -67,10 +66,12 @@ def running(name, *gpus, done=0, **spec):
 
 
 def plan(newcomers, jobs=(), *, nodes=(NODE,), granted=None, operator=None):
+    return planner(jobs, nodes=nodes, granted=granted, operator=operator).plan(newcomers)
+
+
+def planner(jobs=(), *, nodes=(NODE,), granted=None, operator=None):
     operator = operator or FakeOperator()
-    return planned.plan(
-        newcomers, jobs, nodes=nodes, granted=granted or {}, operator=operator, now=NOW
-    )
+    return planned.Planner(operator, jobs, nodes=nodes, granted=granted or {}, now=NOW)
 
 
 def test_a_job_starts_on_free_gpus_of_the_pool():
@@ -116,7 +117,7 @@ def test_a_policy_gets_its_state_from_the_operator(monkeypatch):
             seen.append(view.state)
             return super().allocate(view)
 
-    monkeypatch.setattr(policies, "read", lambda _: Watching())
+    monkeypatch.setattr(planned, "read_live_policy", lambda _: Watching())
     state = {"form": 1}
     plan([job("new")], operator=FakeOperator(learned={"policy": "fifo", "state": state}))
     assert seen[0] == state
@@ -134,7 +135,7 @@ def test_the_failure_of_a_policy_is_one_line(monkeypatch, error):
         def allocate(self, view):
             raise error
 
-    monkeypatch.setattr(policies, "read", lambda _: Failing())
+    monkeypatch.setattr(planned, "read_live_policy", lambda _: Failing())
     with pytest.raises(
         planned.CannotPlan, match=r"^the policy fifo cannot decide .*; choose another"
     ) as told:
@@ -193,3 +194,67 @@ def test_where_the_decision_is_not_known_the_reason_is(newcomer, operator, why):
         plan([newcomer], operator=operator)
     with pytest.raises(planned.CannotPlan, match="only the operator of the cluster decides"):
         plan([newcomer], nodes=None)
+
+
+def futures(question, *jobs, **given):
+    answer = planner(jobs, **given).what_if(question, seconds=240.0)
+    now, then = ({each["job"]: each for each in f["jobs"]} for f in answer["futures"])
+    return now, then, answer
+
+
+def test_what_if_plays_two_futures_of_all_jobs():
+    alike = {"profile": {"model": "bert"}}
+    old = running("old", 0, 1, 2, 3, done=500, gpus={"options": [4]}, **alike)
+    waiting = job("a", status={"phase": "Queued"}, gpus={"options": [2, 4]}, **alike)
+    now, then, answer = futures({"job": "ns/a", "most": 2, "another": "ns/a"}, old, waiting)
+    assert set(then) - set(now) == {"ns/a-2"}
+    assert (now["ns/old"]["gpus"], now["ns/old"]["spans"]) == (4, [0.0, 100.0, 4])
+    assert now["ns/a"]["spans"][0] == then["ns/a"]["spans"][0] == 100.0
+    assert (now["ns/a"]["spans"][2], then["ns/a"]["spans"][2]) == (4, 2)
+    assert now["ns/a"]["endsInSeconds"] == now["ns/a"]["spans"][1]
+    assert answer["notes"] == [planned.LIMITS, planned.UNLEARNED]
+
+
+def test_what_if_uses_defaults_for_unreadable_settings():
+    told = planned.Planner(NONE, [job("a")], nodes=[NODE], granted={}, now=NOW, supposes=True)
+    answer = told.what_if({}, seconds=240.0)
+    assert "the defaults are taken" in answer["notes"][-2]
+    assert answer["futures"][0]["policy"] == "foresight"
+
+
+def test_what_if_asks_for_another_policy_or_a_node_less():
+    saved = {"path": "/saved", "trusted": True}
+    old = running("old", 0, 1, 2, 3, gpus={"options": [2, 4]}, checkpoint=saved)
+    waiting = job("a", status={"phase": "Queued"})
+    now, then, answer = futures({"policy": "max-min"}, old, waiting)
+    assert [each["policy"] for each in answer["futures"]] == ["fifo", "max-min"]
+    assert (now["ns/old"]["gpus"], then["ns/old"]["gpus"]) == (4, 2)
+    now, then, _ = futures({"cordon": "n1"}, waiting)
+    assert (now["ns/a"]["gpus"], then["ns/a"]["gpus"]) == (2, 0)
+    assert now["ns/a"]["endsInSeconds"] == 3600.0
+    assert (then["ns/a"]["endsInSeconds"], "unknownBecause" in then["ns/a"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("question", "problem"),
+    [
+        ([], "the question is no JSON object"),
+        ({"polici": "fifo"}, "polici: there is no such field; there are another, cordon, job"),
+        ({"job": "ns/a", "most": "2"}, "most: it is no whole number"),
+        ({"job": "ns/a", "most": True}, "most: it is no whole number"),
+        (
+            {"job": "ns/a", "priority": 10**9},
+            "priority: it is no whole number of at most 1,000,000",
+        ),
+        ({"cordon": 1}, "cordon: it is no text"),
+        ({"most": 2}, "job: it is missing"),
+        ({"job": "ns/none", "most": 2}, "job: there is no job ns/none"),
+        ({"job": "ns/a", "least": 4, "most": 2}, "least: 4 GPUs at least and 2 at most"),
+        ({"cordon": "n9"}, "cordon: there is no node n9; there are n1"),
+        ({"policy": "none"}, "policy: "),
+        ({"policy": "mine.py:Mine"}, "policy: .* is a file"),
+    ],
+)
+def test_a_wrong_question_names_its_field(question, problem):
+    with pytest.raises(WrongDocument, match=problem):
+        planner([job("a")]).what_if(question, seconds=240.0)

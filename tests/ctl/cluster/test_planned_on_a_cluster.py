@@ -63,7 +63,7 @@ def test_jobs_get_the_gpus_of_their_plans(scene, ada):
     assert steps == ["start", "start", "start", "wait"]
 
 
-def test_a_user_who_sees_a_part_learns_which_right_is_missing(scene, as_user):
+def test_partial_view_names_the_missing_right(scene, as_user):
     eve = as_user(scene.user("eve", "dljob-edit"))
     told = eve("submit", eve.file(scene.stage.make_job("hers", iterations=1)), "--dry-run")
     assert (told.status, told.stdout) == (0, "hers is accepted by the API server\n")

@@ -73,7 +73,7 @@ def test_closing_ends_a_followed_log_and_other_questions_are_answered_meanwhile(
         there.wait_until_gone("followed", timeout=240.0)
 
 
-def test_what_the_cluster_refuses_names_document_and_field(scene, there):
+def test_refusal_of_the_cluster_names_document_and_field(scene, there):
     documents = [scene.stage.make_job(name, iterations=10) for name in ("good", "bad")]
     documents[1]["spec"]["priority"] = 10**12
     with pytest.raises(dljob.WrongJob) as refused:

@@ -103,14 +103,12 @@ def test_of_several_jobs_all_are_submitted_or_none(scene, ada, steady):
 # --- looking ------------------------------------------------------------------------------
 
 
-def test_what_a_policy_would_do_with_the_jobs_of_a_cluster_is_played(scene, ada, steady):
-    options = ("--policy", "fifo", "--restart-cost", 0, "-o", "json")
-    result = ada("simulate", "--live", *options, env=home_of(scene.stage))
-    (score,) = result.data
-    (end,) = (each for each in score["ends"] if each["job"] == f"{scene.namespace}/{steady}")
-    assert end["gpus"] == 2
-    assert end["ends_in_s"] > 0.0
-    assert "give --profiles FILE" in result.stderr
+def test_another_policy_is_played_on_a_cluster(scene, ada, steady):
+    result = ada("what-if", "--policy", "fifo", "-o", "json", env=home_of(scene.stage))
+    _, then = result.data["futures"]
+    (end,) = (each for each in then["jobs"] if each["job"] == steady)
+    assert (then["policy"], end["gpus"], end["endsInSeconds"] > 0.0) == ("fifo", 2, True)
+    assert "does not know whether nodes have" in result.stderr
 
 
 def test_a_job_is_explained_and_described(scene, ada, steady):
@@ -213,7 +211,7 @@ def start(user, *words, stdin=None, stdout=subprocess.PIPE):
     )
 
 
-def test_who_watches_hears_of_every_change_and_of_the_end(scene, ada):
+def test_watch_reports_every_change_and_the_end(scene, ada):
     with ended(start(ada, "get", "-w")) as process:
         lines = lines_of(process)
         assert next(lines).split()[:2] == [b"NAME", b"PHASE"]
@@ -289,7 +287,7 @@ def test_a_command_runs_where_a_job_has_its_gpus(scene, ada, steady):
     assert (wrong.status, "has no GPUs on nope; name one of gpu-" in wrong.stderr) == (1, True)
 
 
-def test_at_a_terminal_what_is_typed_reaches_the_command(scene, ada, steady):
+def test_typed_input_reaches_the_command(scene, ada, steady):
     leader, follower = os.openpty()
     words = ("exec", steady, "--", "sed", "-u", "s/^/heard /;q")
     with ended(start(ada, *words, stdin=follower, stdout=follower)) as process:
@@ -326,7 +324,7 @@ def test_a_job_is_suspended_and_resumed(scene, ada):
 
 
 @pytest.mark.story
-def test_who_may_only_look_is_told_whom_to_ask_for_the_rest(scene, as_user, steady):
+def test_viewer_learns_which_role_to_request(scene, as_user, steady):
     eve = as_user(scene.user("eve", "dljob-view"))
     assert steady in [row["NAME"] for row in table(eve("get").stdout)]
     assert eve("why", steady).status == 0
@@ -356,7 +354,7 @@ def test_who_may_only_look_is_told_whom_to_ask_for_the_rest(scene, as_user, stea
     assert "other events of steady are left out" in history.stderr
 
 
-def test_whom_nobody_knows_is_told_to_log_in(scene, as_user, tmp_path):
+def test_unknown_user_is_asked_to_log_in(scene, as_user, tmp_path):
     document = json.loads(scene.stage.plane.admin.read_text(encoding="utf-8"))
     document["users"][0]["user"] = {"token": "stale"}
     path = tmp_path / "stale.kubeconfig"

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from dljob.sim.results.axes import MOST_TICKS, Numbers
 from dljob.sim.results.looks import PAGE, Look
-from dljob.sim.results.plots import DASHES, RATIOS, make_panels, styled
+from dljob_lab.axes import MOST_TICKS, Numbers
+from dljob_lab.plots import DASHES, RATIOS, make_panels, styled
 
 
 @styled

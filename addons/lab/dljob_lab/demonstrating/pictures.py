@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dljob.sim.results.looks import PAGE
-from dljob.sim.results.plots import COLOURS, DASHES, STYLE, add_legend, make_panels, styled
 from dljob_lab.demonstrating.closing import Result
+from dljob_lab.plots import COLOURS, DASHES, STYLE, add_legend, make_panels, styled
 from dljob_lab.reproducing.sidecar.case import JOB_1, JOB_2, PAPER, Sums, sum_up
 
 LABELS = {"default": "default", "termination": "termination", "sidecar": "SideCar"}

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from dljob.core.model import Mechanism
 from dljob.core.profiles import Costs
-from dljob.sim import policies, worlds
+from dljob.sim import policies
 from dljob.sim.clusters import Machines, build_counted, build_packed
 from dljob.sim.engine.settings import Setting
 from dljob.sim.jobs import workloads
 from dljob.sim.jobs.workloads import Workload
 from dljob.sim.simulating import Contestant, Outcome, Watch, simulate
-from dljob.sim.worlds import Rules
+from dljob_lab.worlds import Rules
 
 SEARCHING = frozenset({"sia", "ones"})
 """
@@ -77,7 +77,7 @@ class Arena:
             mechanism=Mechanism.RECREATE,
             round_s=self.round_s,
         )
-        return setting if self.rules is None else worlds.settle(self.rules, setting)
+        return setting if self.rules is None else self.rules.settle(setting)
 
     def read(self, path: Path, setting: Setting, *, rigid: bool) -> Workload:
         """Read a trace for it."""
@@ -90,11 +90,11 @@ class Arena:
             gpu_types=(self.machines.gpu_type,),
             largest=self.machines.nodes * self.machines.gpus,
             node_gpus=max(len(node.gpus) for node in setting.nodes),
-            assign=None if rules is None else partial(worlds.assign, rules, seed=setting.seed),
+            assign=None if rules is None else partial(rules.assign, seed=setting.seed),
         )
         if rules is None:
             return workload
-        return worlds.adapt(rules, workload, nodes=setting.nodes, rigid=rigid)
+        return rules.adapt(workload, nodes=setting.nodes, rigid=rigid)
 
 
 def play(entry: Entry, path: Path, *, arena: Arena) -> tuple[Outcome, Workload]:

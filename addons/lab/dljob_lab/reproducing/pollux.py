@@ -4,7 +4,7 @@ Pollux's and Sia's worlds on Pollux's workloads: ``dljob reproduce pollux`` and 
 Pollux's authors published the simulated results of three policies on five workloads of each of
 four loads (``profiles/peers/pollux_published.csv``): their own, and their versions of Optimus and
 of Tiresias. Next to each are the policies of ours that are like it, by the rules of that world
-(:mod:`dljob.sim.worlds`). Sia's rules are played on the same workloads; its authors published no
+(:mod:`dljob_lab.worlds`). Sia's rules are played on the same workloads; its authors published no
 figures for these, so the table shows Pollux's next to ours there too, which says how much harder its charges
 and its slower jobs make the same workload.
 """
@@ -19,7 +19,6 @@ from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.inputs.tables import Table
 from dljob.sim.results.scoring import Score
 from dljob.sim.simulating import Watch
-from dljob.sim.worlds import WORLDS
 from dljob_lab.reproducing.contests import (
     Arena,
     Entry,
@@ -28,6 +27,7 @@ from dljob_lab.reproducing.contests import (
     play,
 )
 from dljob_lab.reproducing.findings import Reproduction, Row
+from dljob_lab.worlds import WORLDS
 
 TIRESIAS = "tiresias:thresholds=57600:exact=true"
 """With the two queues that Pollux's authors gave it: one up to 16 GPU-hours, one beyond."""

@@ -16,7 +16,6 @@ from statistics import fmean
 
 from dljob.sim.clusters import Machines
 from dljob.sim.engine.controlling.costs import costs_of_change
-from dljob.sim.inputs.rubick import GPU_TYPE
 from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.inputs.traces import read_trace
 from dljob.sim.results.scoring import Score
@@ -29,6 +28,7 @@ from dljob_lab.reproducing.contests import (
     play,
 )
 from dljob_lab.reproducing.findings import Reproduction, Row
+from dljob_lab.rubick_traces import GPU_TYPE
 
 CHANGE_S = 260.0
 

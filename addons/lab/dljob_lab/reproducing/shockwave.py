@@ -3,7 +3,7 @@ Shockwave's table, with our policies next to it: ``dljob reproduce shockwave``.
 
 Its authors' trace of 120 jobs on 32 GPUs, which are counted but not placed: decisions every 120 s,
 20 s for a start or a change, jobs that run on exactly the GPUs they ask for and adapt their batch
-size (:mod:`dljob.sim.inputs.shockwave`). Their committed results are in ``profiles/shockwave/published.csv``.
+size (:mod:`dljob_lab.shockwave_traces`). Their committed results are in ``profiles/shockwave/published.csv``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -358,8 +358,8 @@ def show(rows: Sequence[Values], display: Display) -> None:
         return
     if display.plot is not None:
         # Not at the top, because it takes longer to load than a small comparison to play.
-        from dljob.cli.output.pictures import write_pictures  # noqa: PLC0415
         from dljob_lab.comparing import bar_charts  # noqa: PLC0415
+        from dljob_lab.plots import write_pictures  # noqa: PLC0415
 
         panels = {
             comparisons.TITLES[figure]: ratios_of(rows, figure, references=display.references)

@@ -320,8 +320,8 @@ def _tables(options: Options, outcome: Outcome) -> list[RenderableType]:
 
 def _draw(options: Options, results: Sequence[Result]) -> list[Path]:
     # Not at the top, because it takes longer to load than the demonstration to begin.
-    from dljob.cli.output.pictures import write_pictures  # noqa: PLC0415
     from dljob_lab.demonstrating import pictures  # noqa: PLC0415
+    from dljob_lab.plots import write_pictures  # noqa: PLC0415
 
     figures = pictures.draw(results, compared=not options.real)
     write_pictures(options.out, figures)

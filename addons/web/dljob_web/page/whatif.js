@@ -109,12 +109,13 @@ function Answer({ answer, asked, open }) {
   </div>`;
 }
 
-// By how many seconds a job ends earlier; 0 is the same, and a job that ends in one future alone differs without end.
+// By how many seconds a job ends earlier; 0 is the same, and null: not known.
 function gainOf(job, before) {
   const old = before.get(job.job);
   if (!old) return Infinity;
-  const [was, is] = [old.endsInSeconds, job.endsInSeconds].map((end) => (end === null ? Infinity : end));
-  return was === is || Math.abs(was - is) < 1 ? 0 : was - is;
+  const [was, is] = [old.endsInSeconds, job.endsInSeconds];
+  if (was === null || is === null) return null;
+  return Math.abs(was - is) < 1 ? 0 : was - is;
 }
 
 function byDifference(jobs, before) {
@@ -125,13 +126,13 @@ function byDifference(jobs, before) {
 function summarize(jobs, before) {
   const gains = jobs.filter((job) => before.has(job.job)).map((job) => gainOf(job, before));
   const count = (is) => gains.filter(is).length;
-  return `${count((gain) => gain > 0)} of ${gains.length} jobs end earlier, ${count((gain) => gain < 0)} later, ${count((gain) => gain === 0)} at the same time`;
+  return `${count((gain) => gain > 0)} of ${gains.length} jobs end earlier, ${count((gain) => gain < 0)} later, ${count((gain) => gain === 0)} at the same time${count((gain) => gain === null) ? `, and of ${count((gain) => gain === null)} it is not known` : ""}`;
 }
 
-const writeEnd = (job) => (job.endsInSeconds === null ? "never" : `in ${writeLength(job.endsInSeconds)}`);
+const writeEnd = (job) => (job.endsInSeconds === null ? html`<span title=${job.unknownBecause}>not known</span>` : `in ${writeLength(job.endsInSeconds)}`);
 
 function Gain({ old, now }) {
-  if (old === null || now === null) return old === now ? "the same" : now === null ? html`<b class="loss">never ends</b>` : html`<b class="gain">ends at all</b>`;
+  if (old === null || now === null) return "not known";
   if (Math.abs(old - now) < 1) return "the same";
   return old > now ? html`<b class="gain">${writeLength(old - now)} earlier</b>` : html`<b class="loss">${writeLength(now - old)} later</b>`;
 }

@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 
 from dljob.client.backend import BackendError
+from dljob.client.cluster.backend import WHAT_IF_S
 from dljob.client.cluster.connecting import connect
 from dljob.kube.access import Access
 from dljob.kube.client import ApiServer
-from dljob.kube.programs.program import log_to_stderr, run_until_told
+from dljob.kube.programs import log_to_stderr, run_until_signal
 from dljob.kube.reviews import REMEMBERED_S, Reviews
 from dljob.kube.shown_certificate import NoCertificate, Shown, provide, renew
 from dljob_web.listening import listen, serve
 from dljob_web.portal.portal import Portal
-from dljob_web.portal.posing import LONGEST_S
 from dljob_web.portal.proxying import PROOF, SHORTEST_SECRET, Names, Proxy
 from dljob_web.portal.source import Whole
 from dljob_wire.endpoints import read_endpoint
@@ -115,9 +115,9 @@ RENEWAL_S = 86_400.0
 @click.option(
     "--what-if-seconds",
     type=click.FloatRange(min=0.0, min_open=True),
-    default=LONGEST_S,
+    default=WHAT_IF_S,
     show_default=True,
-    help="After this time a question about futures is given up.",
+    help="The time limit of a question about futures; what is not known then is left open.",
 )
 def main(  # noqa: PLR0913 - an argument for each option
     *,
@@ -163,12 +163,12 @@ def main(  # noqa: PLR0913 - an argument for each option
         shown = None if tls is None else Shown(tls).context
         connection = connect(kubeconfig, context)
         with closing(listen(listened.host or "0.0.0.0", listened.port)) as door:  # noqa: S104 - a pod's own network
-            whole = Whole(connection, store, namespaces)
+            whole = Whole(connection, store, namespaces, what_if_s=what_if_seconds)
             made = tls if make_tls else None
 
             def open_portal(api: ApiServer) -> Portal:
                 reviews = Reviews(api, remembered_s=review_seconds)
-                return Portal(whole, reviews, hosts, proxy=proxy, longest_s=what_if_seconds)
+                return Portal(whole, reviews, hosts, proxy=proxy)
 
             asyncio.run(_run(connection.access, open_portal, door=door, tls=shown, made=made))
     except (BackendError, NoCertificate, OSError) as error:
@@ -190,7 +190,9 @@ async def _run(
         renewing = asyncio.create_task(renew(made, every_seconds=RENEWAL_S))
     log.info("answers at port %s", door.getsockname()[1])
     try:
-        await run_until_told(serve(portal.application(), door, until=asyncio.Event().wait, tls=tls))
+        await run_until_signal(
+            serve(portal.application(), door, until=asyncio.Event().wait, tls=tls)
+        )
     finally:
         if renewing is not None:
             renewing.cancel()

@@ -14,18 +14,27 @@ from dljob.kube.client import Rejected, Unreachable
 from dljob.kube.reviews import Reviews, User
 from dljob_web.answering import SourceError
 from dljob_web.document import write_live_page
-from dljob_web.games import Games
 from dljob_web.guarding import Handler
 from dljob_web.log_threads import LogThreads
 from dljob_web.portal.gate import SESSION, USER, Gate
-from dljob_web.portal.posing import LONGEST_S, MOST_GAMES
 from dljob_web.portal.proxying import Proxy
 from dljob_web.portal.rights import Rights, read_rights
 from dljob_web.portal.source import Narrowed, Whole
-from dljob_web.serving import PRESENT_S, RECORD_S, Answering, Server, add_routes, make_application
+from dljob_web.serving import (
+    PRESENT_S,
+    RECORD_S,
+    Answering,
+    Asking,
+    Server,
+    add_routes,
+    make_application,
+)
 
 MOST_SERVERS: Final = 32
 """Beyond this number of different rights, the one that was asked the longest time ago is forgotten with its answers."""
+
+MOST_ASKED: Final = 2
+"""The number of questions about the future that are answered at the same time, for all users."""
 
 HEALTH: Final = "/healthz"
 HEALTHY_S: Final = 5.0
@@ -44,14 +53,12 @@ class Portal:
         proxy: Proxy | None = None,
         record_s: float = RECORD_S,
         present_s: float = PRESENT_S,
-        longest_s: float = LONGEST_S,
     ) -> None:
-        """A question about futures is given up after ``longest_s``."""
         self._whole = whole
         self._reviews = reviews
         self._gate = Gate(reviews, hosts, proxy=proxy)
         self._every = {"every_s": record_s, "present_s": present_s}
-        self._games = Games(most=MOST_GAMES, longest_s=longest_s)
+        self._asking = Asking(MOST_ASKED)
         self._logs = LogThreads()
         self._servers: dict[Rights, Server] = {}
         """The one that was asked last is the last."""
@@ -85,7 +92,7 @@ class Portal:
             )
         # Taken out and put back, so that the dict has the servers in the order of their last use.
         server = self._servers.pop(rights, None) or Server(
-            Narrowed(self._whole, rights), games=self._games, logs=self._logs, **self._every
+            Narrowed(self._whole, rights), asking=self._asking, logs=self._logs, **self._every
         )
         # Nothing awaits until it is back, so that two users of the same rights never get two
         # servers. One that is forgotten still answers the requests that it has.

@@ -57,3 +57,18 @@ async def read_rights(
     allowed = await asyncio.gather(*(reviews.allows(user, list_jobs_in(each)) for each in asked))
     seen = (namespace for namespace, is_seen in zip(asked, allowed, strict=True) if is_seen)
     return Rights(frozenset(seen), nodes)
+
+
+def explain_withheld(rights: Rights) -> str:
+    """Return why a user with these rights gets no futures and plans, with the remedy; empty: the user gets them."""
+    if rights.has_all:
+        return ""
+    # The right to list jobs comes first, because most users lack it.
+    missing, role = ("nodes", "dljob-gpus-view")
+    if rights.namespaces is not None:
+        missing, role = ("DLJobs in all namespaces", "view")
+    return (
+        "futures and plans are made with all jobs and all GPUs, and would reveal some that you may not see, because you may"
+        f" not list {missing}; an administrator grants it by a ClusterRoleBinding to the ClusterRole"
+        f" {role}"
+    )

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dljob.cli.output.streams import harmless_document
 from dljob.cli.verbs.server.profiles import open_profiles
 from dljob.client.backend import BackendError
-from dljob.client.cluster.backend import ClusterBackend
+from dljob.client.cluster.backend import WHAT_IF_S, ClusterBackend
 from dljob.client.cluster.connecting import Connection
 from dljob.client.cluster.reading.recorded import LACKS, UNTOLD
 from dljob.control.recording.composing import compose, losses, make_memory, read_entries
@@ -25,13 +25,11 @@ from dljob.core.recording.record import Source as Origin
 from dljob.kube.access import Access
 from dljob.kube.documents import JsonObject
 from dljob_web.answering import SourceError
-from dljob_web.games import Game
 from dljob_web.portal.narrowing import narrow_jobs, narrow_nodes, narrow_record
-from dljob_web.portal.posing import SHIPPED, Known, explain_withheld, pose_game, pose_plan
-from dljob_web.portal.rights import Rights
+from dljob_web.portal.rights import Rights, explain_withheld
 from dljob_web.portal.shared import Shared
 from dljob_web.serving import PRESENT_S, RECORD_S
-from dljob_web.sources import make_harmless, read_tail, telling
+from dljob_web.sources import make_harmless, read_tail, show_plan, telling
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +66,14 @@ class Whole:
         *,
         record_s: float = RECORD_S,
         present_s: float = PRESENT_S,
+        what_if_s: float = WHAT_IF_S,
     ) -> None:
         """Without a ``store`` the API server's history is the record; without ``namespaces`` all of them are read."""
         self.connection = connection
         self._store = store
         self._namespaces = tuple(namespaces)
         self._decode = make_memory()
+        self._what_if_s = what_if_s
         self._record: Shared[Found[Record]] = Shared(self._find_record, every_s=record_s)
         self._jobs: Shared[Found[list[JsonObject]]] = Shared(self._find_jobs, every_s=present_s)
         self._nodes: Shared[list[JsonObject]] = Shared(
@@ -96,26 +96,20 @@ class Whole:
     def explain(self, name: str, *, with_outages: bool) -> JsonObject:
         return self._ask(lambda backend: backend.explain(name, with_outages=with_outages))
 
-    def read_known(self) -> Known:
-        """Read the further input of a game; its notes name the parts that cannot be read."""
-        notes: list[str] = []
-        settings: list[JsonObject] = []
-        try:
-            settings = self._ask(lambda backend: backend.list_settings())
-        except SourceError as error:
-            # A future with the default settings is better than none.
-            notes.append(f"its settings cannot be read ({error}); the defaults are taken")
-        # As for a plan, so that both know the same.
-        profiles = self._ask(lambda backend: backend.read_profiles())
-        return Known(settings, profiles=profiles, notes=notes if profiles else [*notes, SHIPPED])
-
-    def plan(self, documents: Sequence[JsonObject], token: str) -> Game:
-        """Prepare a plan for jobs that the API server accepts from this user, who sees everything."""
+    def plan(self, documents: Sequence[JsonObject], token: str) -> JsonObject:
+        """Plan for jobs that the API server accepts from this user, who sees everything."""
         _insist_on_namespaces(documents)
         # By the user's own rights, with the checks and the defaults of the API server; nothing is stored.
         created = self._ask_as(token, lambda backend: backend.create_jobs(documents, dry_run=True))
-        premises = self._ask(lambda backend: backend.read_premises())
-        return pose_plan(created, jobs=self.list_jobs(), premises=premises)
+        return show_plan(self._ask(lambda backend: backend.plan_for(created)))
+
+    def what_if(self, question: Any, *, is_gone: Callable[[], bool]) -> JsonObject:
+        """Play two futures of all jobs."""
+        told = self._ask(
+            lambda backend: backend.what_if(question, is_gone=is_gone, seconds=self._what_if_s)
+        )
+        answer: JsonObject = harmless_document(told)
+        return answer
 
     def read_log(self, name: str, *, node: str, token: str) -> JsonObject:
         """Read the last lines of a job's output by the user's own rights."""
@@ -225,13 +219,12 @@ class Narrowed:
     def withheld(self) -> str:
         return explain_withheld(self._rights)
 
-    def plan(self, documents: list[JsonObject], token: str) -> Game:
+    def plan(self, documents: list[JsonObject], token: str) -> JsonObject:
         if self.withheld:
             raise SourceError(self.withheld, status=403)
         return self._whole.plan(documents, token)
 
-    def pose(self, question: object) -> Game:
-        # Narrowed like all else, so that a game knows of no job that its viewer may not see.
-        jobs = narrow_jobs(self._whole.list_jobs(), self._rights)
-        nodes = narrow_nodes(self._whole.list_nodes(), self._rights)
-        return pose_game(question, jobs=jobs, nodes=nodes, known=self._whole.read_known())
+    def what_if(self, question: Any, *, is_gone: Callable[[], bool]) -> JsonObject:
+        if self.withheld:
+            raise SourceError(self.withheld, status=403)
+        return self._whole.what_if(question, is_gone=is_gone)

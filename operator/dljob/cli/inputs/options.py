@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from dljob.cli.inputs.spans import read_begin_option
+from dljob.cli.inputs.spans import read_begin
 from dljob.client.backend import BackendError
-from dljob.client.demands import Fields, read_counts
+from dljob.client.demands import read_counts
 from dljob.client.places import Place, opened
 from dljob.core.documents.jobnames import full_name
 
@@ -33,7 +33,7 @@ CONTEXT = click.option(
 )
 SINCE = click.option(
     "--since",
-    callback=read_begin_option,
+    callback=lambda _ctx, _param, text: 0.0 if text is None else read_begin(text),
     metavar="SPAN|TIME",
     help="The begin: a length of time before now (2h, 7d), or a time (2026-01-31T08:00). "
     " [default: the whole record]",
@@ -142,20 +142,14 @@ def name_argument(*, several: bool = False, required: bool = True) -> Callable[[
         required=required,
         metavar=("NAME…" if required else "[NAME…]") if several else "NAME",
         shell_complete=complete_jobs,
-        callback=_read_names,
+        callback=lambda _ctx, _param, typed: (
+            read_name(typed) if isinstance(typed, str) else tuple(map(read_name, typed))
+        ),
     )
 
 
 RESOURCES = ("dljob.dljob.io/", "dljobs.dljob.io/")
 """The prefixes that ``get -o name`` and kubectl print before a name. No namespace has dots."""
-
-
-def _read_names(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    typed: str | tuple[str, ...],
-) -> str | tuple[str, ...]:
-    return read_name(typed) if isinstance(typed, str) else tuple(map(read_name, typed))
 
 
 def read_name(typed: str) -> str:
@@ -166,21 +160,13 @@ def read_name(typed: str) -> str:
     return typed
 
 
-def _read_counts(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    text: str | None,
-) -> Fields | None:
-    return None if text is None else read_counts(text)
-
-
 def gpu_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options that :class:`Demand` holds: ``counts``, ``least`` and ``most``."""
     for option in reversed(
         (
             click.option(
                 *("--gpus", "--options", "counts"),
-                callback=_read_counts,
+                callback=lambda _ctx, _param, text: None if text is None else read_counts(text),
                 metavar="COUNTS",
                 help="The number of GPUs: 4, or one of 1,2,4, or any of 1-4.",
             ),

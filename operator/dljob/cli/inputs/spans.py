@@ -43,11 +43,3 @@ def read_begin(text: str) -> float:
     except click.BadParameter as error:
         remedy = "write such as 90s, 2h or 7d, or a time such as 2026-01-31T08:00"
         raise click.BadParameter(f"{text!r} is not a length of time or a time; {remedy}") from error
-
-
-def read_begin_option(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    text: str | None,
-) -> float:
-    return 0.0 if text is None else read_begin(text)

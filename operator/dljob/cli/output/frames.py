@@ -7,14 +7,13 @@ fit, so that nothing is lost silently.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rich.text import Text
 
 from dljob.cli.output import texts
-from dljob.cli.output.gpu_map import Signs, draw_map, wrap
 from dljob.client.backend import Json
 from dljob.client.jobviews import JobView, eta_of, progress_of
 from dljob.client.turns import show_turn
@@ -35,6 +34,79 @@ _RANKS = {
     "Failed": 3,
     "Completed": 3,
 }
+
+
+SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red", "bright_green", "bright_cyan")
+STRANGER = "?"
+
+FREE, TAKEN_OUT = "·", "×"
+
+
+@dataclass
+class Signs:
+    """The letter and colour of each job, which the job keeps as long as it exists."""
+
+    known: dict[str, str] = field(default_factory=dict)
+
+    def learn(self, jobs: Iterable[JobView]) -> None:
+        """Give letters to new jobs; letters of ended jobs are reused first."""
+        living = {job.name for job in jobs if not job.is_final}
+        for name in [name for name in self.known if name not in living]:
+            del self.known[name]
+        for job in jobs:
+            if job.name in living and job.name not in self.known:
+                free = (s for s in SYMBOLS if s not in self.known.values())
+                self.known[job.name] = next(free, STRANGER)
+
+    def show(self, job: str | None) -> Text:
+        symbol = self.known.get(job or "", STRANGER)
+        place = SYMBOLS.find(symbol)
+        return Text(symbol, style=f"bold {COLOURS[place % len(COLOURS)]}" if place >= 0 else "")
+
+
+def draw_map(nodes: Sequence[Json], signs: Signs, *, width: int) -> list[Text]:
+    names = max((len(node["name"]) for node in nodes), default=0)
+    cells = []
+    for node in nodes:
+        cell = Text(f"{node['name']:<{names}} ")
+        for gpu in node["gpus"]:
+            cell.append(" ")
+            cell.append_text(_draw_gpu(gpu, signs))
+        cells.append(cell)
+    widest = max((cell.cell_len for cell in cells), default=0)
+    each_line = max(1, (width + 3) // (widest + 3))
+    lines = []
+    for start in range(0, len(cells), each_line):
+        line = Text()
+        for cell in cells[start : start + each_line]:
+            line.append_text(cell)
+            line.append(" " * (widest - cell.cell_len + 3))
+        line.rstrip()
+        lines.extend(wrap(line, width))
+    return lines
+
+
+def _draw_gpu(gpu: Json, signs: Signs) -> Text:
+    if gpu["state"] == "free":
+        return Text(FREE, style="dim")
+    if gpu["state"] == "unavailable":
+        return Text(TAKEN_OUT, style="red")
+    sign = signs.show(gpu.get("job"))
+    if gpu["state"] == "in use":
+        sign.stylize("reverse")
+    return sign
+
+
+def wrap(line: Text, width: int) -> list[Text]:
+    """Break a row of GPUs that is wider than the window."""
+    pieces = []
+    while line.cell_len > width:
+        cut = line.plain.rfind(" ", 1, width)
+        cut = cut if cut > 0 else width
+        first, line = line.divide([cut])
+        pieces.append(first)
+    return [*pieces, line]
 
 
 class Window(NamedTuple):
@@ -65,7 +137,8 @@ class Frame:
         self._signs = signs
         self._window = window
         jobs = enumerate(facts.jobs)
-        self._jobs = [job for _, job in sorted(jobs, key=lambda each: (_rank(each[1]), each[0]))]
+        ranked = sorted(jobs, key=lambda each: (_RANKS.get(each[1].phase, 1), each[0]))
+        self._jobs = [job for _, job in ranked]
 
     @property
     def most_skipped(self) -> int:
@@ -114,9 +187,10 @@ class Frame:
         about = self._facts.about
         states = Counter(gpu["state"] for node in self._facts.nodes for gpu in node["gpus"])
         phases = Counter(job.phase.lower() for job in self._jobs)
+        how = [about[name] for name in ("policy", "mechanism") if about.get(name)]
         parts = [
             Text("dljob top", style="bold"),
-            *(Text(", ".join(how)) for how in [_named(about)] if how),
+            *([Text(", ".join(how))] if how else ()),
             Text(_counted(states, "GPU")),
             Text(_counted(phases, "job")),
             Text(time.strftime("%H:%M:%S", time.localtime(self._facts.at)), style="dim"),
@@ -142,7 +216,9 @@ class Frame:
         hidden: list[str] = []
         # The least important columns are hidden first.
         for title in ("AGE", "RESHAPES", "SPEED", "ETA", "PHASE"):
-            if _width(titles, rows) + LEAST_REASON <= self._window.width:
+            columns = zip(titles, *rows, strict=True)
+            width = sum(max(map(_cells, column)) + 2 for column in columns)
+            if width + LEAST_REASON <= self._window.width:
                 break
             place = titles.index(title)
             del titles[place]
@@ -158,7 +234,6 @@ class Frame:
         return header, lines, hidden
 
     def _reason(self, job: JobView) -> str:
-        """Return the reason, for a waiting job after its expected start."""
         if job.ahead is None:
             return job.message
         return f"starts {show_turn(job, self._facts.at)}; {job.message}"
@@ -220,14 +295,6 @@ def _counted(counts: Counter[str], thing: str) -> str:
     return f"{total} {thing}{'' if total == 1 else 's'}" + (f": {named}" if named else "")
 
 
-def _named(about: Json) -> list[str]:
-    return [about[name] for name in ("policy", "mechanism") if about.get(name)]
-
-
-def _rank(job: JobView) -> int:
-    return _RANKS.get(job.phase, 1)
-
-
 def _bar(job: JobView) -> Text:
     told = progress_of(job)
     # The last report comes before the end, so a Completed job may report 99 %.
@@ -242,11 +309,6 @@ def _bar(job: JobView) -> Text:
 
 def _cells(cell: Text | str) -> int:
     return cell.cell_len if isinstance(cell, Text) else len(cell)
-
-
-def _width(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
-    columns = zip(titles, *rows, strict=True)
-    return sum(max(map(_cells, column)) + 2 for column in columns)
 
 
 def _join(cells: Sequence[Text], widths: Sequence[int]) -> Text:

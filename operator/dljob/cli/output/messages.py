@@ -1,7 +1,5 @@
 """Messages to the user on standard error, one line each."""
 
-from collections.abc import Sequence
-
 import click
 
 INTERRUPTED = 130
@@ -14,14 +12,6 @@ def say(line: str) -> None:
 
 MOST_LINES = 20
 """The number of problems that are printed; the rest is counted."""
-
-
-def tell_lines(lines: Sequence[str], program: str) -> None:
-    """Print problems, as many as a person reads."""
-    for line in lines[:MOST_LINES]:
-        say(f"{program}: {line}")
-    if len(lines) > MOST_LINES:
-        say(f"{program}: and {len(lines) - MOST_LINES} more problems; fix these first")
 
 
 def complain(line: str) -> None:

@@ -37,12 +37,11 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     flat = [flatten(row) for row in rows]
     writer.writerow(flat[0].keys())
-    writer.writerows([_to_cell(value) for value in row.values()] for row in flat)
+    writer.writerows(
+        ["" if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in row.values()]
+        for row in flat
+    )
     return text.getvalue()
-
-
-def _to_cell(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
 def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Where what is printed goes.
 Standard output holds data and nothing else, so that programs can read it. A library in C may print to it
 past Python, as the solver HiGHS does now and then under the policy ``sia``.
 
-Much of what is printed was written by trainings and in job files of others. So all of it passes
+Trainings and other users' job files are the source of much of the output. So all of it passes
 :class:`HarmlessStream`, which lets through colours and nothing else that a terminal would obey. A verb that draws
 on a screen of its own asks for the stream below it (:func:`raw`), and cleans its text itself.
 """

@@ -23,7 +23,6 @@ __all__ = [
     "flow",
     "indent",
     "instant",
-    "is_coloured",
     "measure",
     "moment",
     "paint",
@@ -52,16 +51,13 @@ COLOURS = {
 }
 
 
-def is_coloured() -> bool:
-    stream = sys.stdout
-    return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
-
-
 def paint(word: str, padded: str | None = None) -> str:
     """Colour a known word; ``padded`` is printed instead of it."""
     text = word if padded is None else padded
     colour = COLOURS.get(word)
-    return click.style(text, fg=colour) if colour and is_coloured() else text
+    stream = sys.stdout
+    is_coloured = not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
+    return click.style(text, fg=colour) if colour and is_coloured else text
 
 
 def measure(rows: Iterable[Sequence[str]]) -> list[int]:
@@ -103,7 +99,8 @@ def tabulate(
             if _is_narrow(table, width - inset):
                 break
             if title in table[0]:
-                table = _without(table, table[0].index(title))
+                place = table[0].index(title)
+                table = [(*row[:place], *row[place + 1 :]) for row in table]
                 hidden.append(title)
     lines = _write(table, None if width is None else width - inset)
     return "".join(f"{line}\n" for line in (*lines, *tell_hidden(hidden, width)))
@@ -120,10 +117,6 @@ def tell_hidden(hidden: Sequence[str], width: int | None) -> list[str]:
 def _is_narrow(table: Sequence[Sequence[str]], width: int) -> bool:
     widths = measure(table)
     return sum(widths) + len(GAP) * (len(widths) - 1) <= width
-
-
-def _without(table: Sequence[tuple[str, ...]], place: int) -> list[tuple[str, ...]]:
-    return [(*row[:place], *row[place + 1 :]) for row in table]
 
 
 def _write(table: Sequence[Sequence[str]], width: int | None) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dljob.client.backend import (
     BackendError,
+    Complaint,
     Conflict,
     Created,
     JobList,
@@ -23,6 +24,9 @@ from dljob.client.backend import (
     LogQuery,
     NotThere,
     Plan,
+    name_briefly,
+    name_fully,
+    never,
     warn,
 )
 from dljob.client.changing import retry_overtaken
@@ -30,7 +34,7 @@ from dljob.client.cluster import podlogs, submitting
 from dljob.client.cluster.asking import Asker, list_in
 from dljob.client.cluster.connecting import Connection
 from dljob.client.cluster.reading import past
-from dljob.client.cluster.reading.operators import Operator, read_profiles
+from dljob.client.cluster.reading.operators import Operator
 from dljob.client.cluster.reading.wording import assumptions, outages, sentence
 from dljob.client.cluster.refusals import FORBIDDEN
 from dljob.client.jobviews import JobView
@@ -40,7 +44,7 @@ from dljob.kube.client import GONE, ApiServer, Rejected, Unreachable
 from dljob.kube.resources import DLJOBS, EVENTS, NAMESPACES, NODES
 
 if TYPE_CHECKING:
-    from dljob.core.profiles import Profile
+    from dljob.client.cluster.reading.planned import Planner
     from dljob.core.recording.record import Record
 
 T = TypeVar("T")
@@ -54,6 +58,8 @@ RETRY_S: Final = 1.0
 """The pause between watches, also while the API server does not answer."""
 PATIENCE_S: Final = 30.0
 """Refusals count as final after this time, because a starting server refuses requests that it later grants."""
+WHAT_IF_S = 40.0
+"""The time limit of the two futures of a question together."""
 
 
 class ClusterBackend:
@@ -136,38 +142,48 @@ class ClusterBackend:
         return document
 
     def preview(self, documents: Sequence[Json]) -> Plan:
+        return self.plan_for(self.create_jobs(documents, dry_run=True))
+
+    def plan_for(self, created: Created) -> Plan:
+        """Plan for jobs that the API server has accepted in a dry run."""
         from dljob.client.cluster.reading import planned  # noqa: PLC0415 - no other verb needs it
 
-        created = self.create_jobs(documents, dry_run=True)
-        jobs, sees_all_jobs = self._find_holders(f"so {planned.UNKNOWN}")
-        now = time.time()
-        nodes = self._read_nodes(f"so {planned.UNKNOWN}") if sees_all_jobs else None
+        jobs, open_planner = self._read_present()
+        return planned.show(created, jobs, open_planner=open_planner, home=self.home)
+
+    def what_if(
+        self, question: Json, *, is_gone: Callable[[], bool] = never, seconds: float = WHAT_IF_S
+    ) -> Json:
+        from dljob.client.cluster.reading.planned import CannotPlan  # noqa: PLC0415 - as above
+        from dljob_wire.problems import WrongDocument  # noqa: PLC0415 - as above
+
+        _, open_planner = self._read_present(supposes=True)
+        here = self._connection.namespace
+        full = name_fully(question, lambda name: name if "/" in name else f"{here}/{name}")
+        try:
+            answer = open_planner().what_if(full, seconds=seconds, is_gone=is_gone)
+        except WrongDocument as error:
+            [problem] = error.problems
+            raise BackendError(
+                problem.line(), [Complaint(0, problem.line(), problem.path)]
+            ) from error
+        except CannotPlan as error:
+            raise BackendError(str(error)) from error
+        return name_briefly(answer, self.home)
+
+    def _read_present(
+        self, *, supposes: bool = False
+    ) -> "tuple[list[Json], Callable[[], Planner]]":
+        """Read the visible jobs, and what the operator decides with."""
+        from dljob.client.cluster.reading.planned import UNKNOWN, Planner  # noqa: PLC0415 - as above
+
+        jobs, sees_all_jobs = self._find_holders(f"so {UNKNOWN}")
+        nodes = self._read_nodes(f"so {UNKNOWN}") if sees_all_jobs else None
         granted = self._read_grants() if nodes is not None else {}
-
-        def plan() -> list[Json]:
-            return planned.plan(
-                created.items,
-                jobs,
-                nodes=nodes,
-                granted=granted,
-                operator=self._operator,
-                now=now,
-            )
-
-        learned = self._operator.learned() if nodes is not None else {}
-        return planned.show(created, jobs, plan=plan, learned=learned, now=now, home=self.home)
-
-    def read_premises(self) -> Json:
-        """Read the premises of a plan, except its jobs."""
-        nodes = self._asker.ask(lambda api: api.list(NODES)).items
-        return {
-            # Images are most of a node's document.
-            "nodes": [{**each, "status": {**each["status"], "images": []}} for each in nodes],
-            "settings": self.list_settings(),
-            "gpus": self._operator.known_gpus(),
-            "learned": self._operator.learned(),
-            "granted": self._read_grants(),
-        }
+        now = time.time()
+        return jobs, lambda: Planner(
+            self._operator, jobs, nodes=nodes, granted=granted, now=now, supposes=supposes
+        )
 
     def explain(self, name: str, *, with_outages: bool = True) -> Json:
         """``with_outages``: also say why GPUs of all nodes are out of service, where the job waits for that reason."""
@@ -240,7 +256,7 @@ class ClusterBackend:
             return gpus.list_held(holdings)
         pool = self._operator.pool()
         told = self._operator.known_gpus()
-        return gpus.list_gpus(nodes, holdings, pool=pool, told=told, sees_all_jobs=sees_all_jobs)
+        return gpus.list_gpus(nodes, holdings, pool=pool, known=told, sees_all_jobs=sees_all_jobs)
 
     def _read_nodes(self, then: str) -> list[Json] | None:
         """List the objects of all nodes; ``None`` if that is forbidden, and ``then`` is the consequence."""
@@ -344,9 +360,6 @@ class ClusterBackend:
 
     def list_settings(self) -> list[Json]:
         return self._operator.settings()
-
-    def read_profiles(self) -> "list[Profile]":
-        return read_profiles(self._operator.learned())
 
     # --- where it trains
 

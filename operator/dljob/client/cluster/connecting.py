@@ -56,7 +56,10 @@ class Target:
 
 def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") -> Target:
     """Find the cluster; raises :class:`BackendError` with a remedy."""
-    file = kubeconfig or _usual_file()
+    # As kubectl does; a pod has none.
+    file = kubeconfig or os.environ.get("KUBECONFIG", "")
+    if not file and (usual := Path.home() / ".kube" / "config").is_file():
+        file = str(usual)
     if not file and not context and OWN_NAMESPACE.is_file():
         own = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
         return Target(file="", context="", namespace=namespace or own, is_named=bool(namespace))
@@ -74,10 +77,3 @@ def find_target(kubeconfig: str = "", context: str = "", namespace: str = "") ->
 
 def connect(kubeconfig: str = "", context: str = "", namespace: str = "") -> Connection:
     return find_target(kubeconfig, context, namespace).connect()
-
-
-def _usual_file() -> str:
-    """Find the kubeconfig that kubectl would use; none in a pod without one."""
-    named = os.environ.get("KUBECONFIG", "")
-    usual = Path.home() / ".kube" / "config"
-    return named or (str(usual) if usual.is_file() else "")

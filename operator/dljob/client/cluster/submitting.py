@@ -170,6 +170,5 @@ def _in_doubt(what: str, document: Json, made: Sequence[Json]) -> Away:
 
 
 def _kept(made: Sequence[Json]) -> list[str]:
-    """Name the jobs that were created before the refusal."""
     names = ", ".join(item["metadata"]["name"] for item in made)
     return [f"{names} were submitted before it and exist now"] if made else []

@@ -51,7 +51,7 @@ def follow(
     """
     Yield the last lines of each log and then what is added, until the job has ended or ``is_over`` holds.
 
-    ``find`` tells where the logs are and whether the job has ended.
+    ``find`` returns the logs by node, and whether the job has ended.
     """
     tails: dict[str, _Tail] = {}
     logs, ended = find()
@@ -163,7 +163,7 @@ class _Tail:
         """
         Open the parts that hold what was not read before the log was cut, if it was.
 
-        That it is shorter than before tells it, too, but it may have grown again meanwhile.
+        A log that is shorter than before was cut, too, but it may have grown again meanwhile.
         """
         position = os.lseek(self._file, 0, os.SEEK_CUR)
         files = self._open_new_parts()

@@ -1,13 +1,13 @@
 """
 The ``dljob up`` of this machine, as the verbs ask it.
 
-Everything but two things is asked at its socket. Logs are files that it names, and a command that
-is to see a job's GPUs runs here, in the surroundings that it tells.
+This module asks its socket for all but two things. It reads logs from the files that the server names, and it runs
+a command that is to see a job's GPUs here, in the environment that the server names.
 """
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,9 @@ from dljob.client.backend import (
     LogQuery,
     NotThere,
     Plan,
+    name_briefly,
+    name_fully,
+    never,
     warn,
 )
 from dljob.client.jobviews import JobView
@@ -33,7 +36,6 @@ from dljob.local import environments
 from dljob.local.pods.logtimes import Begin
 
 if TYPE_CHECKING:
-    from dljob.core.profiles import Profile
     from dljob.core.recording.record import Record
 
 WATCH_S = 25.0
@@ -44,6 +46,9 @@ RETRY_S = 1.0
 
 RECORD_S = 90.0
 """The additional time for a record: a long one takes seconds, and the users of a machine get theirs in turn."""
+
+WHAT_IF_S = 60.0
+"""The additional time for two futures, which a user gets one after another."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses of a shell for a command that does not exist, or that cannot be executed."""
@@ -120,6 +125,12 @@ class LocalBackend:
         answer = self._ask("POST", "plan", body=_list(documents))
         return Plan(answer["items"], answer["notices"])
 
+    def what_if(self, question: Json, *, is_gone: Callable[[], bool] = never) -> Json:  # noqa: ARG002 - the end of the connection ends the play
+        answer = self._client.ask(
+            "POST", ("what-if",), body=name_fully(question, self._named), seconds=WHAT_IF_S
+        )
+        return name_briefly(answer, self.home)
+
     def explain(self, name: str) -> Json:
         return self._get("jobs", self._named(name), "why")
 
@@ -158,9 +169,6 @@ class LocalBackend:
     def list_settings(self) -> list[Json]:
         return self._items("config")
 
-    def read_profiles(self) -> "list[Profile]":
-        return []
-
     # --- what happens here
 
     def list_log_nodes(self, name: str) -> list[str]:
@@ -168,7 +176,11 @@ class LocalBackend:
         return sorted({*self._find_logs(name, "")[0], *(part.node for part in job.slices)})
 
     def read_logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        begins = {} if query.since is None else self._find_begins(name, query.since)
+        begins: dict[str, Begin] = {}
+        if query.since is not None:
+            answer = self._get("jobs", self._named(name), "logs", query={"since": query.since})
+            found = [each for each in answer["items"] if "begin" in each]
+            begins = {each["node"]: Begin(**each["begin"]) for each in found}
         if query.most_bytes:
             logs = self._find_logs(name, query.node)[0]
             ends = {node: place_before_end(path, query.most_bytes) for node, path in logs.items()}
@@ -181,18 +193,16 @@ class LocalBackend:
 
     def execute(self, name: str, command: Sequence[str], *, node: str = "") -> int:
         there = self._items("jobs", self._named(name), "surroundings")
-        place = _choose(there, name, node=node)
+        place = next((each for each in there if node in ("", each["node"])), None)
+        if place is None:
+            nodes = ", ".join(each["node"] for each in there)
+            raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
         try:
             status = _run(list(command), place)
         except OSError as error:
             return _tell_not_run(command[0], place["folder"], error=error)
         # The exit status that a shell reports after a signal.
         return status if status >= 0 else 128 - status
-
-    def _find_begins(self, name: str, since: float) -> dict[str, Begin]:
-        """Find the place in the log of each node where the output of the last ``since`` seconds begins."""
-        answer = self._get("jobs", self._named(name), "logs", query={"since": since})
-        return {each["node"]: Begin(**each["begin"]) for each in answer["items"] if "begin" in each}
 
     def _find_logs(self, name: str, node: str) -> tuple[dict[str, Path], bool]:
         """Return the logs by node, and whether they are complete."""
@@ -267,15 +277,6 @@ def _as_user(place: Json) -> dict[str, Any]:
 def _of_this_terminal() -> dict[str, str]:
     """Return the variables of this terminal, which a command needs on top of its job's environment."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
-
-
-def _choose(there: Sequence[Json], name: str, *, node: str) -> Json:
-    """Return the first of the places of a job, or the first on this node."""
-    chosen = [each for each in there if node in ("", each["node"])]
-    if not chosen:
-        nodes = ", ".join(each["node"] for each in there)
-        raise NotThere(f"{name} has no GPUs on {node}; name one of {nodes}")
-    return chosen[0]
 
 
 def _tell_not_run(command: str, folder: str, *, error: OSError) -> int:

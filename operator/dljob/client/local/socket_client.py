@@ -166,18 +166,14 @@ def _read(answer: bytes) -> dict[str, Any]:
         if not answer:
             raise _Cut
         raise Away("the server that answers is not dljob up (it does not speak HTTP)")
-    lengths = [field.split(b":", 1)[1] for field in fields if _is_length(field)]
+    headers = [field.lower().split(b":", 1) for field in fields]
+    lengths = [value for name, *values in headers if name == b"content-length" for value in values]
     if lengths and int(lengths[0]) != len(content):
         raise _Cut
     return _judge(int(words[1]), content)
 
 
-def _is_length(field: bytes) -> bool:
-    return field.lower().startswith(b"content-length:")
-
-
 def _judge(status: int, content: bytes) -> dict[str, Any]:
-    """Return an answer, or raise a refusal."""
     try:
         document: dict[str, Any] = json.loads(content)
     except ValueError as error:

@@ -27,13 +27,16 @@ class Commander:
         self._sent = sent
         self._epoch = epoch
 
-    def send(self, scene: Scene, command: Stamp | Halt | Try) -> None:
-        if isinstance(command, Stamp):
-            self._stamp(scene, command.key)
-        elif isinstance(command, Try):
-            self._try(scene, command)
-        else:
-            self._halt(scene, command)
+    def send(self, scene: Scene, command: Stamp | Halt | Try | Begin) -> None:
+        match command:
+            case Stamp():
+                self._stamp(scene, command.key)
+            case Try():
+                self._try(scene, command)
+            case Halt():
+                self._halt(scene, command)
+            case Begin():
+                self._begin(scene, command)
 
     def _stamp(self, scene: Scene, key: PodKey) -> None:
         """Declare what the SideCar does already, under the epoch of this controller."""
@@ -55,14 +58,19 @@ class Commander:
         self._dialer.declare(command.key, trying)
 
     def _halt(self, scene: Scene, command: Halt) -> None:
-        status = scene.entries[command.key.job].status
+        entry = scene.entries[command.key.job]
         job_pod = scene.job_pods[command.key.job][command.key.node]
         assert job_pod.state is not None
         known = job_pod.told.generation if job_pod.told is not None else job_pod.state.generation
         # A SideCar that has to leave may have received another command in this generation.
-        generation = max(status.stop_generation, known + command.leave)
+        generation = max(entry.status.stop_generation, known + command.leave)
+        coming = 0
         if command.leave:
             self._sent.fresh.discard((command.key.job, job_pod.booking))
+        elif entry.status.placement is not None:
+            # The processes that start next, so that spares are ready in time.
+            counts = _count_processes(entry.job, entry.status.placement)
+            coming = counts.get(command.key.node, 0)
         self._declare(
             scene.now,
             job_pod,
@@ -72,13 +80,12 @@ class Commander:
                 job_pod.state.incarnation,
                 checkpoint=command.checkpoint,
                 leave=command.leave,
-                coming=0 if command.leave else _count_coming(scene, command.key),
-                reason=status.message[:LONGEST_REASON],
+                coming=coming,
+                reason=entry.status.message[:LONGEST_REASON],
             ),
         )
 
-    def begin(self, scene: Scene, command: Begin) -> None:
-        """Send the SideCars of a job their parts of one start."""
+    def _begin(self, scene: Scene, command: Begin) -> None:
         entry = scene.entries[command.job]
         runs = self._runs(scene, entry)
         # All parts are made once and kept, so that parts that are sent in later cycles name the same
@@ -104,7 +111,11 @@ class Commander:
             gpus = gpus.union(target.gpus)
         if known is None or target.term >= known.target.term:
             is_first = known is None or target.term > known.target.term
-            restarts = _restarts_of(known, target, now=now)
+            restarts: tuple[float, ...] = ()
+            if known is not None:
+                restarts = tuple(at for at in known.restarts if at > now - RESTARTS_S)
+                if known.target.incarnation != target.incarnation:
+                    restarts = (*restarts, now)
             is_given_time = is_first or (known is not None and not known.is_for(target.incarnation))
             at = now if known is None or is_given_time else known.at
             self._sent.commanded[pod] = Commanded(
@@ -163,24 +174,10 @@ class Commander:
         return runs
 
 
-def _restarts_of(known: Commanded | None, target: Target, *, now: float) -> tuple[float, ...]:
-    if known is None:
-        return ()
-    lately = tuple(at for at in known.restarts if at > now - RESTARTS_S)
-    return lately if known.target.incarnation == target.incarnation else (*lately, now)
-
-
 def _count_processes(job: Job, placement: Placement) -> dict[NodeName, int]:
     return {
         part.node: len(part.gpus) if job.processes == "perGpu" else 1 for part in placement.slices
     }
-
-
-def _count_coming(scene: Scene, key: PodKey) -> int:
-    """Return the number of processes that start next, so that spares are ready in time."""
-    entry = scene.entries[key.job]
-    placement = entry.status.placement
-    return 0 if placement is None else _count_processes(entry.job, placement).get(key.node, 0)
 
 
 def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:

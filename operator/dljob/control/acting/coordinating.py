@@ -35,7 +35,7 @@ from dljob.control.gpus.visibility import cannot_prove
 from dljob.control.judging import trials
 from dljob.control.judging.exits import add_ends, ended_with_zero
 from dljob.control.judging.silence import must_end
-from dljob.control.judging.starting_pods import is_coming_up
+from dljob.control.judging.unchanged_pods import is_coming_up
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
 from dljob.control.situation.quarantine import Quarantine
@@ -70,10 +70,12 @@ def _is_at_rest(entry: Entry) -> bool:
 
 
 def iter_commands(case: JobInScene) -> Iterator[Command]:
+    # Nothing judges a good end of a job that is set aside until its spec is mended.
+    is_set_aside = bool(case.entry.problem) and not case.entry.cancelled
     ended = tuple(
         node
         for node, job_pod in case.job_pods.items()
-        if job_pod.has_ended and not _is_still_to_judge(case, job_pod)
+        if job_pod.has_ended and not (is_set_aside and ended_with_zero([job_pod]))
     )
     if ended:
         gone = [case.job_pods[node] for node in ended]
@@ -92,16 +94,9 @@ def iter_commands(case: JobInScene) -> Iterator[Command]:
     for job_pod in strangers:
         if _wants_stamp(job_pod) and job_pod.key.node not in spoken_to:
             yield Stamp(job_pod.key)
-    yield from _remove_silent(case)
-    yield from _remove_blind(case)
+    yield from _remove_stuck(case)
     for job_pod in case.untrusted:
         yield Remove(job_pod.key, f"its SideCar is not trusted: {job_pod.untrusted}")
-
-
-def _is_still_to_judge(case: JobInScene, job_pod: JobPod) -> bool:
-    """Return True for a good end of a job that is set aside, which nothing judges until its spec is mended."""
-    is_set_aside = bool(case.entry.problem) and not case.entry.cancelled
-    return is_set_aside and bool(ended_with_zero([job_pod]))
 
 
 def _towards_goal(case: JobInScene, strangers: list[JobPod]) -> Iterator[Command]:
@@ -121,18 +116,13 @@ def _towards_goal(case: JobInScene, strangers: list[JobPod]) -> Iterator[Command
         yield from _approach(case, placement)
 
 
-def _remove_silent(case: JobInScene) -> Iterator[Command]:
-    """End the pods whose SideCar was silent for too long, because their GPUs stay occupied otherwise."""
+def _remove_stuck(case: JobInScene) -> Iterator[Command]:
+    """End pods whose SideCar is silent for too long or cannot see its GPUs: these stay occupied otherwise."""
     for job_pod in case.present:
         if must_end(job_pod, case.scene):
             silent_for = case.scene.now - job_pod.contact.since
             because = f"its SideCar has not answered for {silent_for:.0f} s"
             yield Remove(job_pod.key, because, is_needed=True)
-
-
-def _remove_blind(case: JobInScene) -> Iterator[Command]:
-    """End pods that cannot prove their end, because they cannot see the GPUs to query them."""
-    for job_pod in case.present:
         if job_pod.pod.phase is PodPhase.UP and job_pod.is_leaving and cannot_prove(job_pod):
             yield Remove(
                 job_pod.key,
@@ -142,8 +132,13 @@ def _remove_blind(case: JobInScene) -> Iterator[Command]:
 
 def _go(case: JobInScene) -> Iterator[Command]:
     """Stop the processes and end the pods of a job that has no GPUs any more."""
-    if case.entry.may_come_back and any(_is_to_be_heard(case, job_pod) for job_pod in case.present):
-        return  # The record then shows whether the job continues unchanged.
+    is_to_be_heard = case.in_place and any(
+        case.scene.is_awaited(job_pod)
+        or (_wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch))
+        for job_pod in case.present
+    )
+    if case.entry.may_come_back and is_to_be_heard:
+        return  # The report of a SideCar that is back shows whether the job continues unchanged.
     trains_on = case.is_awaited() and not case.claimants_are_ready()
     yield from _halt(
         case,
@@ -155,10 +150,10 @@ def _go(case: JobInScene) -> Iterator[Command]:
 def _approach(case: JobInScene, placement: Placement) -> Iterator[Command]:
     useless = [job_pod for job_pod in case.present if case.is_useless(job_pod, placement)]
     yield from _halt(case, useless, staying=())
-    if case.may_book(placement, useless):
-        missing = tuple(node for node in placement.nodes if node not in case.job_pods)
-        if missing:
-            yield Book(case.job, missing)
+    missing = tuple(node for node in placement.nodes if node not in case.job_pods)
+    # Pods that get their GPUs at their start are requested when these are free.
+    if missing and (case.in_place or (not useless and case.gains_are_free(placement))):
+        yield Book(case.job, missing)
     if case.all_run(placement):
         yield from _try_checkpoint(case)
         return
@@ -167,7 +162,9 @@ def _approach(case: JobInScene, placement: Placement) -> Iterator[Command]:
         if case.may_begin(placement):
             yield from _begin(case, placement)
     elif case.may_stop(placement):
-        if _can_change_directly(case, placement):
+        # In one container, "run" alone is enough: its SideCar saves, stops, proves and starts.
+        is_one = case.in_place and placement.nodes == tuple(pod.key.node for pod in case.present)
+        if is_one and len(placement.nodes) == 1 and case.may_begin(placement):
             yield from _begin(case, placement)
         else:
             stopping = [job_pod for job_pod in old if job_pod not in useless]
@@ -187,13 +184,14 @@ def _try_checkpoint(case: JobInScene) -> Iterator[Command]:
 
 
 def _begin(case: JobInScene, placement: Placement) -> Iterator[Command]:
-    untold = tuple(
-        node
-        for node in placement.nodes
-        if not case.runs(case.job_pods[node]) and not case.was_told_to_run(case.job_pods[node])
-    )
-    if untold:
-        yield Begin(case.job, untold)
+    missing: list[NodeName] = []
+    for node in placement.nodes:
+        told = case.job_pods[node].told
+        has_command = isinstance(told, Run) and told.generation == case.status.run_generation
+        if not has_command and not case.runs(case.job_pods[node]):
+            missing.append(node)
+    if missing:
+        yield Begin(case.job, tuple(missing))
 
 
 def _halt(
@@ -220,14 +218,6 @@ def _hurry(case: JobInScene) -> Iterator[Command]:
             yield Halt(job_pod.key, checkpoint=False, leave=stop.leave)
 
 
-def _is_to_be_heard(case: JobInScene, job_pod: JobPod) -> bool:
-    """Return True for a SideCar that has come back and has not reported its processes in this
-    epoch.
-    """
-    is_foreign = _wants_stamp(job_pod) and not job_pod.is_stamped(case.scene.epoch)
-    return case.in_place and (is_foreign or case.scene.is_awaited(job_pod))
-
-
 def _is_over(case: JobInScene) -> bool:
     if case.entry.cancelled:
         return True
@@ -245,13 +235,6 @@ def _wants_stamp(job_pod: JobPod) -> bool:
         and not job_pod.is_waited_for
         and not state.leaving
     )
-
-
-def _can_change_directly(case: JobInScene, placement: Placement) -> bool:
-    """In one container, "run" alone is enough: its SideCar saves, stops, proves and starts."""
-    if not case.in_place or len(placement.nodes) > 1 or len(case.present) > 1:
-        return False
-    return case.present[0].key.node == placement.nodes[0] and case.may_begin(placement)
 
 
 def _leads(state: State) -> bool:

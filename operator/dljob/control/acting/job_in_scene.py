@@ -10,7 +10,6 @@ from dljob.control.situation.ports import Entry, PodPhase
 from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef, JobId, Mechanism, Placement
-from dljob_wire.messages import Run
 
 NAMES_S = 10.0
 """How long the controller waits for a new SideCar to report the UUIDs of its GPUs before it names
@@ -106,28 +105,18 @@ class JobInScene:
         """Return True if the pod was granted its devices before the last change of the job's GPUs."""
         return not self.in_place and job_pod.booking.shaped != self.status.shaped
 
-    def may_book(self, placement: Placement, useless: list[JobPod]) -> bool:
-        """Return True if pods may be requested; with GPUs granted at start, only when those are
-        free.
-        """
-        return self.in_place or (not useless and self._gains_are_free(placement))
-
-    def was_told_to_run(self, job_pod: JobPod) -> bool:
-        told = job_pod.told
-        return isinstance(told, Run) and told.generation == self.status.run_generation
-
     def may_stop(self, placement: Placement) -> bool:
         """Return True if the processes of an earlier generation can end now."""
         if not self.in_place or self._was_told_to_stop or self._is_broken:
             return True
         if self._claimants(self._holds - set(placement.refs())):
             return self.claimants_are_ready()
-        return self.is_ready and self._gains_are_free(placement)
+        return self.is_ready and self.gains_are_free(placement)
 
     def may_begin(self, placement: Placement) -> bool:
         """Return True if only the job's own processes prevent a new start."""
         return (
-            self.is_ready and placement.gpus >= self.status.gang and self._gains_are_free(placement)
+            self.is_ready and placement.gpus >= self.status.gang and self.gains_are_free(placement)
         )
 
     @cached_property
@@ -142,21 +131,24 @@ class JobInScene:
     def _is_pod_ready(self, job_pod: JobPod | None) -> bool:
         if job_pod is None or job_pod.is_leaving or self._is_outdated(job_pod):
             return False
-        if not job_pod.is_stamped(self.scene.epoch):
-            return False
-        if not job_pod.contact.reachable or job_pod.key.node not in self.scene.nodes:
+        is_there = job_pod.contact.reachable and job_pod.key.node in self.scene.nodes
+        if not is_there or not job_pod.is_stamped(self.scene.epoch):
             return False
         if job_pod.is_living:
             return True
-        return job_pod.is_warm(self.scene.warm_seconds, self.scene.now) and not _names_are_awaited(
-            self.scene, self.entry, job_pod=job_pod
-        )
+        if not job_pod.is_warm(self.scene.warm_seconds, self.scene.now):
+            return False
+        is_new = self.scene.now - job_pod.contact.first_seen < NAMES_S
+        if self.entry.job.gpus.ids != "uuid" or job_pod.state is None or job_pod.state.gpus:
+            return True
+        # A new SideCar may still report the UUIDs of its GPUs.
+        return not is_new or all(gpu.uuid for gpu in self.scene.nodes[job_pod.key.node].gpus)
 
     @property
     def _holds(self) -> frozenset[GpuRef]:
         return self.scene.held_by(self.job)
 
-    def _gains_are_free(self, placement: Placement) -> bool:
+    def gains_are_free(self, placement: Placement) -> bool:
         return all(self.scene.is_free_for(self.job, ref) for ref in placement.refs())
 
     def _claimants(self, refs: Iterable[GpuRef]) -> set[JobId]:
@@ -173,11 +165,3 @@ class JobInScene:
         # Until the SideCar obeys only us, it may have begun a newer command of another controller.
         is_known = job_pod.is_stamped(self.scene.epoch)
         return wanted and not (is_known and self._has_lost_peers(job_pod))
-
-
-def _names_are_awaited(scene: Scene, entry: Entry, *, job_pod: JobPod) -> bool:
-    """Return True while a new SideCar may still report the UUIDs of its GPUs."""
-    if entry.job.gpus.ids != "uuid" or job_pod.state is None or job_pod.state.gpus:
-        return False
-    is_new = scene.now - job_pod.contact.first_seen < NAMES_S
-    return is_new and not all(gpu.uuid for gpu in scene.nodes[job_pod.key.node].gpus)

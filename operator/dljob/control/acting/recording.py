@@ -18,8 +18,6 @@ from dljob.core.model import JobId, Phase
 
 
 class _Mark(NamedTuple):
-    """Identifies a status that this controller wrote."""
-
     generation: int
     booked: int
 

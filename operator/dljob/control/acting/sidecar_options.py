@@ -9,25 +9,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dljob.core.documents.rules.podrules import TRAINER
-from dljob.core.model import Checkpoint, Job
-from dljob_wire.training import (
-    MARKER,
-    Complete,
-    Confirmation,
-    Framework,
-    GpuIds,
-    Saving,
-    Split,
-    Training,
-    write_training,
-)
+from dljob.core.model import Job
+from dljob_wire.training import GpuIds, Split, Training, write_training
 
 CHECKPOINT_FOLDER: Final = "DLJOB_CHECKPOINT_DIR"
 """The variable by which the training finds the folder of its job's checkpoints."""
 CHECKPOINT_REFERENCE: Final = f"$({CHECKPOINT_FOLDER})"
 """How ``checkpoint.path`` and ``progress.file`` name that folder."""
-DEFAULT_HOOK_PORT = 8080
-"""Where the checkpoint hook listens if the job names a path only."""
 
 
 def refers_to_its_folder(job: Job) -> bool:
@@ -89,60 +77,23 @@ def describe_training(job: Job, *, memory_folder: str = "") -> Training:
     ``memory_folder`` is where the platform lets the job hold checkpoints in memory; empty if it
     cannot.
     """
-    progress = job.progress
+    has_memory = job.checkpoint.is_possible and job.checkpoint.memory_mebibytes
     return Training(
-        framework=Framework(job.framework.value),
+        framework=job.framework,
         processes=Split(job.processes),
         gpu_ids=GpuIds(job.gpus.ids),
-        checkpoint=_describe_saving(job.checkpoint, memory_folder),
-        grace_seconds=job.checkpoint.grace_seconds,
+        checkpoint=replace(job.checkpoint, memory_path=memory_folder if has_memory else ""),
+        progress=job.progress,
         preload=job.preload,
         # The SideCar sees all GPUs of the machine, and the job may never have that many.
         most_spares=max(job.gpus.options) if job.preload else 0,
-        progress_log=progress.log,
-        progress_file="" if progress.log else progress.file,
         iterations=job.training.iterations or 0,
         # Of a job of unknown length, an epoch counts as an iteration.
         iterations_per_epoch=job.training.iterations_per_epoch
         or (0 if job.training.iterations else 1),
-        samples_per_iteration=progress.samples_per_iteration or 0,
-        stall_seconds=progress.stall_seconds,
-    )
-
-
-def _describe_saving(checkpoint: Checkpoint, memory_folder: str) -> Saving:
-    has_memory = bool(checkpoint.memory_mebibytes and memory_folder)
-    saving = Saving(
-        # Also for a job that is never asked: torn checkpoints are found before each start.
-        path=checkpoint.path,
-        files=checkpoint.files,
-        complete=Complete(checkpoint.complete),
-        marker=checkpoint.marker or MARKER,
-        settle_seconds=checkpoint.settle_seconds,
-        vet=checkpoint.vet,
-    )
-    if not (checkpoint.signal or checkpoint.command or checkpoint.http):
-        return saving
-    return replace(
-        saving,
-        signal=checkpoint.signal,
-        command=checkpoint.command,
-        http=_hook(checkpoint.http),
-        to_all=checkpoint.to == "all",
-        confirm=Confirmation(checkpoint.confirm),
-        confirm_log=checkpoint.confirm_log,
-        timeout_seconds=checkpoint.timeout_seconds,
-        memory_bytes=checkpoint.memory_mebibytes << 20 if has_memory else 0,
-        memory_path=memory_folder if has_memory else "",
     )
 
 
 def training_option(training: Training) -> str:
     """Return the option of the SideCar's command line that carries the description."""
     return f"--training={write_training(training)}"
-
-
-def _hook(text: str) -> str:
-    """Return ``PORT/PATH``."""
-    text = text.removeprefix(":")
-    return f"{DEFAULT_HOOK_PORT}{text}" if text.startswith("/") else text

@@ -1,11 +1,19 @@
-"""A bounded pool of background tasks."""
+"""Runs tasks at the same time: some and waits for all, or a bounded pool in the background."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+
+async def do_all(work: Iterable[Awaitable[None]]) -> None:
+    """Run all tasks at the same time; raise the first failure once all have ended."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    for failure in outcomes:
+        if failure is not None:
+            raise failure
 
 
 class Slots:
@@ -30,8 +38,6 @@ class Slots:
 
 
 class TaskPool(Generic[K]):
-    """Background tasks by their keys."""
-
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
@@ -45,7 +51,15 @@ class TaskPool(Generic[K]):
         assert key not in self._tasks, f"it is under way for {key} already"
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[key] = task
-        task.add_done_callback(lambda done: self._note_end(key, done))
+
+        def note_end(task: asyncio.Task[None]) -> None:
+            del self._tasks[key]
+            # Read the outcome of all tasks, or asyncio logs that an exception was never retrieved.
+            failure = None if task.cancelled() else task.exception()
+            self._failure = self._failure or failure
+            self._one_has_ended.set()
+
+        task.add_done_callback(note_end)
 
     def check(self) -> None:
         """Raise the failure of a task, if one has failed."""
@@ -66,15 +80,7 @@ class TaskPool(Generic[K]):
         self.check()
 
     async def end(self) -> None:
-        """Cancel all tasks."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _note_end(self, key: K, task: asyncio.Task[None]) -> None:
-        del self._tasks[key]
-        # Read the outcome of all tasks, or asyncio logs that an exception was never retrieved.
-        failure = None if task.cancelled() else task.exception()
-        self._failure = self._failure or failure
-        self._one_has_ended.set()

@@ -114,13 +114,11 @@ def is_schedulable(scene: Scene, entry: Entry) -> bool:
     if status.placement is not None:
         return True
     # The job can start nowhere until all its processes are proven to have ended.
-    job_pods = scene.pods_of(entry.job.id).values()
-    return scene.now >= status.retry_at and not any(_may_train_on(scene, s) for s in job_pods)
-
-
-def _may_train_on(scene: Scene, job_pod: JobPod) -> bool:
-    """Return True while a SideCar that is back has not reported; the job may continue as it was."""
-    return job_pod.pod.phase is PodPhase.LOST or scene.is_awaited(job_pod)
+    # A SideCar that is back and has not reported may show that the job continues as it was.
+    return scene.now >= status.retry_at and not any(
+        job_pod.pod.phase is PodPhase.LOST or scene.is_awaited(job_pod)
+        for job_pod in scene.pods_of(entry.job.id).values()
+    )
 
 
 def count_speeds(entry: Entry, profile: Profile | None) -> int:
@@ -141,6 +139,9 @@ def _state_of(
     if trains and status.iterated_at:
         # A hanging job keeps its speed, so its estimate would soon approach the end.
         at = max(status.iterated_at, scene.now - 1.0 / status.speed - REPORT_S)
+    checkpoint = entry.job.checkpoint
+    # A checkpoint that ends with the pods of the job is gone once these have ended.
+    is_anywhere = checkpoint.shared or bool(checkpoint.ends_with_pod and not status.pods)
     counted = max(status.counted_at, status.decided_at)
     predicted, needs = forecasts.get(entry.job.id), _needs_of(scene, entry.job.id)
     # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
@@ -159,7 +160,7 @@ def _state_of(
         adjusting=is_changing(scene, entry),
         started_at=status.started_at,
         waiting=status.cause if status.placement is None else None,
-        bound_to=() if _is_anywhere(entry) else status.bound_to,
+        bound_to=() if is_anywhere else status.bound_to,
         batch_size=status.batch_size,
         needs=needs,
         pods_at=_pods_at(scene, entry.job.id) if needs is not None else (),
@@ -168,12 +169,6 @@ def _state_of(
         keeps_first=keeps_first(entry.job, status, now=scene.now),
         lost_if_stopped=bool(entry.job.checkpoint.ends_with_pod) and status.phase is Phase.RUNNING,
     )
-
-
-def _is_anywhere(entry: Entry) -> bool:
-    """Return True if the job finds its checkpoint on every node, or has none any more because its pods have ended."""
-    checkpoint = entry.job.checkpoint
-    return checkpoint.shared or bool(checkpoint.ends_with_pod and not entry.status.pods)
 
 
 def _needs_of(scene: Scene, job: JobId) -> Needs | None:
@@ -320,7 +315,13 @@ def _after(step: Step, scene: Scene, *, sentence: str) -> Status:
         case Start() | Reshape() | Move():
             status = _changed(status, step, scene=scene)
     status = replace(status, message=sentence)
-    return status.with_condition(_scheduled(step, sentence), now)
+    scheduled = Condition(
+        ConditionType.SCHEDULED,
+        status=not isinstance(step, Wait | Stop),
+        reason=step.cause.code.value,
+        message=sentence,
+    )
+    return status.with_condition(scheduled, now)
 
 
 def _waiting(status: Status, step: Wait) -> Status:
@@ -361,11 +362,4 @@ def _changed(status: Status, step: Start | Reshape | Move, *, scene: Scene) -> S
         start.adopted_by(status, scene.held_by(step.job)),
         phase=lifecycle.advance(status.phase, Event.STARTED) if start.is_running else status.phase,
         reshapes=max(0, status.reshapes - is_back),
-    )
-
-
-def _scheduled(step: Step, sentence: str) -> Condition:
-    has_gpus = not isinstance(step, Wait | Stop)
-    return Condition(
-        ConditionType.SCHEDULED, status=has_gpus, reason=step.cause.code.value, message=sentence
     )

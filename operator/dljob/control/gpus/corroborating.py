@@ -37,7 +37,12 @@ class Suspicions:
 
     def weigh(self, scene: Scene, accused: Accusations) -> frozenset[GpuRef]:
         """Return the GPUs whose faults are confirmed, with earlier reports taken into account."""
-        self._expire(scene.now)
+        self._said = {
+            ref: left
+            for ref, said in self._said.items()
+            if (left := {job: until for job, until in said.items() if until > scene.now})
+        }
+        self._told = {each for each in self._told if each[1] in self._said.get(each[0], ())}
         accused = {ref: jobs for ref, jobs in accused.items() if jobs}
         for ref, jobs in accused.items():
             said = self._said.setdefault(ref, {})
@@ -89,14 +94,6 @@ class Suspicions:
     def settle(self, ref: GpuRef) -> None:
         """Drop the reports against a GPU, which were confirmed or dismissed by a person."""
         self._said.pop(ref, None)
-
-    def _expire(self, now: float) -> None:
-        self._said = {
-            ref: left
-            for ref, said in self._said.items()
-            if (left := {job: until for job, until in said.items() if until > now})
-        }
-        self._told = {each for each in self._told if each[1] in self._said.get(each[0], ())}
 
 
 def _held(scene: Scene) -> Mapping[JobId, frozenset[GpuRef]]:

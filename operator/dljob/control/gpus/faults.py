@@ -18,8 +18,8 @@ from dljob.control.gpus.marking import marked
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef, JobId, NodeName
-from dljob.core.problems import listed
 from dljob_wire.messages import State
+from dljob_wire.problems import listed
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ HARDWARE_XIDS: Mapping[int, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """The reported faults of a GPU."""
-
     xids: frozenset[tuple[str, int]] = frozenset()
     """Each error with the SideCar that saw it; the same error from a later SideCar is a new one."""
     ecc: int = 0
@@ -57,14 +55,13 @@ class _Report:
     @property
     def sentence(self) -> str:
         """Return the faults as a sentence; empty if there are none."""
-        errors = [f"Xid {code} ({HARDWARE_XIDS[code]})" for code in sorted(self._codes)]
+        errors = [
+            f"Xid {code} ({HARDWARE_XIDS[code]})"
+            for code in sorted({code for _, code in self.xids})
+        ]
         if self.ecc:
             errors.append(f"{self.ecc} uncorrected memory error{'s' if self.ecc > 1 else ''}")
         return f"it reported {listed(errors, 'and')}" if errors else ""
-
-    @property
-    def _codes(self) -> set[int]:
-        return {code for _, code in self.xids}
 
 
 class _Device(NamedTuple):
@@ -185,7 +182,10 @@ class GpuFaults:
     def _weigh(
         self, scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
     ) -> dict[GpuRef, _Report]:
-        known, pardons = self.faults, self._join_reinstated()
+        known = self.faults
+        pardons: dict[GpuRef, _Report] = {}
+        for device, report in self._reinstated.items():
+            pardons[device.ref] = pardons.get(device.ref, _Report()).joined(report)
         said: dict[GpuRef, dict[JobId, _Report]] = {}
         for ref, by_job in testimonies.items():
             pardoned = pardons.get(ref, _Report())
@@ -201,12 +201,6 @@ class GpuFaults:
             log.warning("GPU %s is suspected by job %s alone, and stays in service", ref, job)
             self._suspected.append((ref, job))
         return {ref: _joined(said[ref].values()) for ref in sorted(believed)}
-
-    def _join_reinstated(self) -> Mapping[GpuRef, _Report]:
-        pardoned: dict[GpuRef, _Report] = {}
-        for device, report in self._reinstated.items():
-            pardoned[device.ref] = pardoned.get(device.ref, _Report()).joined(report)
-        return pardoned
 
     def mark(self, scene: Scene) -> Scene:
         """Mark the broken GPUs in the scene as out of service."""
@@ -319,27 +313,20 @@ def _uncontradicted(
     The driver counts memory errors per GPU, so every container that sees the GPU sees the same
     number.
     """
-    seen = _seen_without_errors(scene, testimonies)
+    nodes = {ref.node for ref in testimonies}
+    seen: dict[GpuRef, set[JobId]] = {}
+    """The jobs that see these GPUs without the memory errors that others report."""
+    for job, node, state in _iter_states(scene):
+        for gpu in state.gpus if node in nodes else ():
+            ref = scene.gpu_names.find_seen(node, gpu)
+            if ref is not None and ref in testimonies and not gpu.ecc_errors:
+                seen.setdefault(ref, set()).add(job)
     return {
         ref: [
             job for job, report in by_job.items() if report.xids or not seen.get(ref, set()) - {job}
         ]
         for ref, by_job in said.items()
     }
-
-
-def _seen_without_errors(
-    scene: Scene, testimonies: Mapping[GpuRef, Mapping[JobId, _Report]]
-) -> dict[GpuRef, set[JobId]]:
-    """Return the jobs that see these GPUs without the memory errors that others report."""
-    nodes = {ref.node for ref in testimonies}
-    seen: dict[GpuRef, set[JobId]] = {}
-    for job, node, state in _iter_states(scene):
-        for gpu in state.gpus if node in nodes else ():
-            ref = scene.gpu_names.find_seen(node, gpu)
-            if ref is not None and ref in testimonies and not gpu.ecc_errors:
-                seen.setdefault(ref, set()).add(job)
-    return seen
 
 
 def _iter_states(scene: Scene) -> Iterator[tuple[JobId, NodeName, State]]:

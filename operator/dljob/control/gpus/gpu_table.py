@@ -7,7 +7,7 @@ Shown by ``dljob top`` and kept by the store. This is a view;
 
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
-from dljob.core.model import Cluster, Gpu, GpuRef, JobId, Node
+from dljob.core.model import Cluster, Gpu, GpuRef, Node
 from dljob.store.tables import GpuRow, GpuState
 
 
@@ -22,7 +22,9 @@ def gpu_rows(scene: Scene, cluster: Cluster) -> tuple[GpuRow, ...]:
 def _row(scene: Scene, node: Node, *, gpu: Gpu) -> GpuRow:
     ref = GpuRef(node.name, gpu.index)
     claimant = scene.claims.get(ref)
-    holder = _holder(scene, ref, claimant=claimant)
+    holders = scene.holders.get(ref, ())
+    # Of several, the job that must release the GPU, and not its next owner.
+    holder = next((job for job in holders if job != claimant), next(iter(holders), None))
     job = holder or claimant
     because = gpu.unavailable_because or ("" if node.schedulable else "its node is cordoned")
     entry = scene.entries.get(job) if job is not None else None
@@ -37,12 +39,6 @@ def _row(scene: Scene, node: Node, *, gpu: Gpu) -> GpuRow:
         since=entry.status.decided_at if entry is not None else None,
         reason=because,
     )
-
-
-def _holder(scene: Scene, ref: GpuRef, *, claimant: JobId | None) -> JobId | None:
-    """Return the job that may hold the GPU; of several, the one that must release it, not its next owner."""
-    holders = scene.holders.get(ref, ())
-    return next((job for job in holders if job != claimant), next(iter(holders), None))
 
 
 def _state(*, held: bool, claimed: bool, because: str) -> GpuState:

@@ -1,6 +1,6 @@
 """GPUs that other programs use although no job has them: no job gets such a GPU.
 
-A SideCar checks right before a start (:mod:`dljob_sidecar.observing.gpus.emptiness`) and starts
+A SideCar checks right before a start (:mod:`dljob_sidecar.observing.gpus.gpu_thread`) and starts
 nothing. The GPU is out of service until any SideCar on its node sees it empty. If no SideCar sees
 it any more, it is offered again after a while: the next start checks it.
 """
@@ -29,8 +29,6 @@ RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A GPU that was not empty."""
-
     why: str
     at: float
 
@@ -54,8 +52,11 @@ class Occupancy:
                 del self._used[ref]
         heard = {
             (job_pod.state.incarnation, job_pod.state.generation): (job_pod, problem)
-            for job_pod, problem in _iter_refusals(scene)
+            for job_pods in scene.job_pods.values()
+            for job_pod in job_pods.values()
             if job_pod.state is not None
+            and (problem := find_refusal(job_pod)) is not None
+            and problem.name == NOT_EMPTY
         }
         for which in heard.keys() - self._heard:
             job_pod, problem = heard[which]
@@ -91,14 +92,6 @@ def find_refusal(job_pod: JobPod) -> Problem | None:
     if state is None or state.phase is not Phase.FAILED:
         return None
     return next((problem for problem in state.problems if problem.name in REFUSALS), None)
-
-
-def _iter_refusals(scene: Scene) -> Iterator[tuple[JobPod, Problem]]:
-    for job_pods in scene.job_pods.values():
-        for job_pod in job_pods.values():
-            problem = find_refusal(job_pod)
-            if problem is not None and problem.name == NOT_EMPTY:
-                yield job_pod, problem
 
 
 def _named_by(scene: Scene, job_pod: JobPod, *, problem: Problem) -> Iterator[GpuRef]:

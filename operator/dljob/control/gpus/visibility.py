@@ -37,8 +37,6 @@ class _Name(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A container's view of its node."""
-
     name: _Name
     state: State
     node: Node
@@ -154,7 +152,9 @@ class MissingGpus:
         known = self._views.get(name)
         if known is not None and known.state is state and known.node is node:
             return known  # Nothing is new, as for most of thousands of containers.
-        seen = seen_in(scene, job_pod)
+        usable = (gpu for gpu in state.gpus if not gpu.lost_because)
+        found = (scene.gpu_names.find_seen(job_pod.key.node, gpu) for gpu in usable)
+        seen = frozenset(ref for ref in found if ref is not None)
         ever_seen = seen if known is None else seen | known.ever_seen
         missing, since = missing_in(scene, job_pod), job_pod.contact.first_seen
         return _View(name, state, node, seen, missing, ever_seen, since)
@@ -165,14 +165,6 @@ class MissingGpus:
             log.warning("GPU %s gets no jobs: %s", ref, now[ref])
         for ref in sorted(before.keys() - now.keys()):
             log.info("GPU %s gets jobs again", ref)
-
-
-def seen_in(scene: Scene, job_pod: JobPod) -> frozenset[GpuRef]:
-    """Return the GPUs of its node that a container sees and can use."""
-    state = job_pod.state
-    gpus = () if state is None else (gpu for gpu in state.gpus if not gpu.lost_because)
-    found = (scene.gpu_names.find_seen(job_pod.key.node, gpu) for gpu in gpus)
-    return frozenset(ref for ref in found if ref is not None)
 
 
 def cannot_prove(job_pod: JobPod) -> bool:

@@ -18,7 +18,7 @@ from dljob.control.situation.status import Condition, ConditionType, StartNumber
 from dljob.core.model import Checkpoint, Job, Mechanism, Phase
 from dljob.core.primitives.backoff import wait_after
 from dljob_wire.messages import Saving, State
-from dljob_wire.training import goes_on_after_saving, is_at_end
+from dljob_wire.training import is_at_end
 
 KEEPS = "it keeps the GPUs it starts with, unless a job of a higher priority needs them"
 _REMEDY = (
@@ -55,18 +55,13 @@ _LOOK_S = 10.0
 
 
 def is_declared(checkpoint: Checkpoint) -> bool:
-    return is_asked(checkpoint) or bool(checkpoint.path) or checkpoint.trusted
-
-
-def is_asked(checkpoint: Checkpoint) -> bool:
-    """Return True if the SideCar requests checkpoints, and so can report the result."""
-    return bool(checkpoint.signal or checkpoint.command or checkpoint.http)
+    return checkpoint.is_possible or bool(checkpoint.path) or checkpoint.trusted
 
 
 def is_tried(checkpoint: Checkpoint, status: Status) -> bool:
     """Return True if a trial during training has to confirm the checkpoint before it counts."""
     can_be = status.triable and not status.ends
-    return is_asked(checkpoint) and not checkpoint.trusted and can_be
+    return checkpoint.is_possible and not checkpoint.trusted and can_be
 
 
 def counts(job: Job, status: Status, *, now: float) -> bool:
@@ -181,18 +176,14 @@ def _follow(status: Status, state: State, *, now: float) -> Status:
         saved = max(0, status.iteration - since)
         status = replace(status, trust=Trust.CONFIRMED, saved=saved, saved_at=now, trials=0)
         return replace(status, judged=StartNumber(change.generation))
-    if change.saving is Saving.FAILED and _has_ended_by_itself(state):
+    ends = [process.exit_code for process in state.processes]
+    is_unconfirmed = any(each.name == "CheckpointNotConfirmed" for each in state.problems)
+    has_ended = bool(ends) and all(code == 0 for code in ends)
+    if change.saving is Saving.FAILED and is_unconfirmed and has_ended:
         return status  # Unknown so far: the work that the next start repeats will show it.
     status = replace(status, judged=StartNumber(change.generation))
     has_nothing_new = status.iteration == status.saved > 0
     return status if has_nothing_new else fail_saving(status, now)
-
-
-def _has_ended_by_itself(state: State) -> bool:
-    names = {problem.name for problem in state.problems}
-    if "CheckpointNotConfirmed" not in names or not state.processes:
-        return False
-    return all(process.exit_code == 0 for process in state.processes)
 
 
 def fail_saving(status: Status, now: float) -> Status:
@@ -226,7 +217,7 @@ def count_laps(status: Status, checkpoint: Checkpoint, *, iteration: int) -> int
     lap = status.lap
     if not lap:
         return 0
-    goes_on_by_itself = bool(checkpoint.path) and not is_asked(checkpoint)
+    goes_on_by_itself = bool(checkpoint.path) and not checkpoint.is_possible
     is_trusted = checkpoint.trusted or goes_on_by_itself
     saved = status.iteration if is_trusted else status.saved
     fewest = math.ceil((saved - iteration) / lap - _LATE_LAP)
@@ -303,8 +294,17 @@ def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
     if status.trust is Trust.CONFIRMED:
         return True, "Confirmed", "its SideCar has confirmed a checkpoint"
     if status.trust is Trust.FAILED:
-        return False, "NotConfirmed", _describe_failure(status)
-    return True, "Untried", f"{_why_not_tried(job, status)}{_UNTRIED}"
+        message = f"no checkpoint was confirmed, or a start did not resume from it: {KEEPS}"
+        if status.saved_at:
+            minutes = _pause_after(status) / 60.0
+            message = f"{message}; after {minutes:.0f} min the next change may try again"
+        return False, "NotConfirmed", f"{message}; {_REMEDY}"
+    why = ""
+    if status.ends:
+        why = "its training ended or stalled when its checkpoint was tried: "
+    elif job.checkpoint.is_possible and not job.checkpoint.goes_on:
+        why = "it saves only by ending, so its checkpoint cannot be tried without a stop: "
+    return True, "Untried", f"{why}{_UNTRIED}"
 
 
 def _describe_perishable(checkpoint: Checkpoint) -> str:
@@ -324,24 +324,3 @@ def _describe_trial(status: Status) -> tuple[bool, str, str]:
         return False, TO_BE_TRIED, _WHEN_TRIED
     told = "a start did not resume from the confirmed checkpoint"
     return False, "NotConfirmed", f"{told}: {KEEPS}; {_REMEDY}"
-
-
-def _why_not_tried(job: Job, status: Status) -> str:
-    """Return the known reason why a checkpoint is not tried while the job trains."""
-    if status.ends:
-        return "its training ended or stalled when its checkpoint was tried: "
-    if is_asked(job.checkpoint) and not goes_on_after_saving(
-        signal=job.checkpoint.signal,
-        confirm=job.checkpoint.confirm,
-        has_command=bool(job.checkpoint.command),
-    ):
-        return "it saves only by ending, so its checkpoint cannot be tried without a stop: "
-    return ""
-
-
-def _describe_failure(status: Status) -> str:
-    told = f"no checkpoint was confirmed, or a start did not resume from it: {KEEPS}"
-    if status.saved_at:
-        pause = _pause_after(status)
-        told = f"{told}; after {pause / 60.0:.0f} min the next change may try again"
-    return f"{told}; {_REMEDY}"

@@ -92,7 +92,6 @@ class Case:
         return replace(self.status, broken=broken)
 
     def apply(self, happening: Happening) -> None:
-        """Draw the consequence."""
         self.status = happening.status
         reason, message = happening.reason, happening.message
         match happening.then:
@@ -113,7 +112,6 @@ class Case:
     def _end(
         self, event: Event, reason: str, *, message: str, exit_code: int | None = None
     ) -> None:
-        """End the job for good, and release its GPUs."""
         self.follow_progress()  # The last progress may arrive together with the end.
         done = self.status.decided(None, now=self.now)
         done = replace(
@@ -199,8 +197,12 @@ class Case:
             status = replace(status.decided(None, now=self.now), paused_at=None)
             event = Event.DISPLACED
         else:
+            nodes: dict[NodeName, list[int]] = {}
+            for ref in start.gpus:
+                nodes.setdefault(ref.node, []).append(ref.number)
+            kinds = {self.scene.nodes[node].gpu_type for node in nodes}
             status = status.decided(
-                self._placement_of(start),
+                Placement.of(nodes, "+".join(sorted(kinds))),
                 now=self.now,
                 batch_size=start.batch_size or None,
                 cause=status.cause,
@@ -221,13 +223,6 @@ class Case:
             return None
         owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
         return start if owners == {self.job.id} else None
-
-    def _placement_of(self, start: IntactProcesses) -> Placement:
-        nodes: dict[NodeName, list[int]] = {}
-        for ref in start.gpus:
-            nodes.setdefault(ref.node, []).append(ref.number)
-        kinds = {self.scene.nodes[node].gpu_type for node in nodes}
-        return Placement.of(nodes, "+".join(sorted(kinds)))
 
     def follow_progress(self) -> None:
         before = self.status

@@ -6,8 +6,7 @@ from typing import NamedTuple
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.status import Ended, StartNumber, Status
 from dljob.core.model import Job
-from dljob_wire.messages import Failure, Phase, Problem, Saving, State
-from dljob_wire.training import is_at_end
+from dljob_wire.messages import Failure, Phase, Saving, State
 
 NOT_STARTED = frozenset(
     {"CannotStart", "CommandNotExecutable", "CommandNotFound", "TooManyProcesses", "UnknownGPUs"}
@@ -43,8 +42,14 @@ def describe_end(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> End
     is_asked = bool(job.progress.log or job.progress.file or job.progress.http)
     if total is None or not is_asked:
         return Ending("Finished", "its training finished")
-    if not status.iteration and not any(state.progress.begun for state in _states(job_pods)):
-        return Ending("Finished", f"its training finished; {_why_unreported(job, job_pods)}")
+    if not status.iteration and not any(state.progress.begun for state in states_of(job_pods)):
+        problems = (problem for state in states_of(job_pods) for problem in state.problems)
+        source = "log" if job.progress.log else "file" if job.progress.file else "http"
+        # The problem shows the last line that could have had an iteration.
+        why = next((each.message for each in problems if each.name == UNMATCHED), "")
+        why = f"because {why or f'progress.{source} reported no iteration'}"
+        message = f"its training finished; how far it came is not known, {why}"
+        return Ending("Finished", message)
     if job.training.target is not None or has_done_all(job, status, job_pods=job_pods):
         return Ending("Finished", "its training finished")
     if status.lap:
@@ -60,22 +65,8 @@ def has_done_all(job: Job, status: Status, *, job_pods: Sequence[JobPod]) -> boo
     total, last = job.training.iterations, status.iteration
     if total is None or not last:
         return False
-    interval = max((state.progress.interval for state in _states(job_pods)), default=0)
+    interval = max((state.progress.interval for state in states_of(job_pods)), default=0)
     return last + interval >= total if interval else last >= NEARLY * total
-
-
-def _why_unreported(job: Job, job_pods: Sequence[JobPod]) -> str:
-    """Return why the progress is unknown, with the last line that could have shown it."""
-    problems = (problem for state in _states(job_pods) for problem in state.problems)
-    told = next((problem.message for problem in problems if problem.name == UNMATCHED), "")
-    source = "log" if job.progress.log else "file" if job.progress.file else "http"
-    why = told or f"progress.{source} reported no iteration"
-    return f"how far it came is not known, because {why}"
-
-
-def has_reported_all(job: Job, status: Status) -> bool:
-    """Return True if the last iteration was reported; a checkpoint may have been made at an earlier one."""
-    return is_at_end(status.iteration, job.training.iterations or 0)
 
 
 def exited(job_pods: Iterable[JobPod]) -> list[JobPod]:
@@ -89,14 +80,18 @@ def exited(job_pods: Iterable[JobPod]) -> list[JobPod]:
 
 def exited_unasked(job_pods: Iterable[JobPod]) -> list[JobPod]:
     """Return those whose processes nothing had asked for a checkpoint, which may be their reason to end."""
-    return [job_pod for job_pod in exited(job_pods) if not _was_asked(job_pod.state)]
-
-
-def _was_asked(state: State | None) -> bool:
-    change = state.change if state is not None else None
-    if state is None or change is None or change.generation <= state.held_generation:
-        return False
-    return change.saving is not Saving.NONE or change.checkpoint_seconds > 0.0
+    unasked: list[JobPod] = []
+    for job_pod in exited(job_pods):
+        state = job_pod.state
+        change = state.change if state is not None else None
+        if (
+            state is None
+            or change is None
+            or change.generation <= state.held_generation
+            or (change.saving is Saving.NONE and change.checkpoint_seconds <= 0.0)
+        ):
+            unasked.append(job_pod)
+    return unasked
 
 
 def ended_with_zero(job_pods: Iterable[JobPod]) -> list[JobPod]:
@@ -131,15 +126,9 @@ def add_ends(before: Ended, gone: Sequence[JobPod]) -> Ended | None:
     )
 
 
-def find_missing_command(failed: Sequence[JobPod]) -> Problem | None:
-    """Return the problem of a command that is missing or not executable."""
-    problems = (problem for state in _states(failed) for problem in state.problems)
-    return next((each for each in problems if each.name in (NOT_FOUND, NOT_EXECUTABLE)), None)
-
-
 def describe_failure(failed: Sequence[JobPod]) -> str:
     """Return a clause: the command that could not start, or how the first rank failed."""
-    for state in _states(failed):
+    for state in states_of(failed):
         for problem in state.problems:
             if problem.name in NOT_STARTED:
                 return problem.message
@@ -154,28 +143,20 @@ def describe_failure(failed: Sequence[JobPod]) -> str:
     return f"rank {process.rank} exited with status {process.exit_code}{why}"
 
 
-def code_of(failed: Sequence[JobPod]) -> int | None:
-    """Return the exit status of the job as a shell reports it."""
-    process = find_culprit(failed)
-    if process is None:
-        return None
-    return process.exit_code if process.signal is None else 128 + process.signal
-
-
 def find_culprit(failed: Sequence[JobPod]) -> Failure | None:
     """Return the process that failed first; the later failures are its consequences.
 
     Between nodes the clocks decide, which differ by less than the time in which a process notices
     the loss of a peer. A SideCar of an older release does not report the first process.
     """
-    failures = [state.failure for state in _states(failed) if state.failure is not None]
+    failures = [state.failure for state in states_of(failed) if state.failure is not None]
     if failures:
         return min(failures, key=lambda failure: failure.at)
-    processes = (process for state in _states(failed) for process in state.processes)
+    processes = (process for state in states_of(failed) for process in state.processes)
     bad = (one for one in processes if one.signal is not None or one.exit_code)
     first = next(bad, None)
     return None if first is None else Failure(first.rank, 0.0, first.exit_code, first.signal)
 
 
-def _states(job_pods: Sequence[JobPod]) -> Iterator[State]:
+def states_of(job_pods: Sequence[JobPod]) -> Iterator[State]:
     return (job_pod.state for job_pod in job_pods if job_pod.state is not None)

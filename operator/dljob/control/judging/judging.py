@@ -12,52 +12,53 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dljob.control.judging import trials
-from dljob.control.judging.checkpoints import follow_saving, reset_trust
-from dljob.control.judging.conditions import UNTRUSTED
+from dljob.control.judging.checkpoints import (
+    TO_BE_TRIED,
+    follow_saving,
+    reset_trust,
+    tell_of_saving,
+)
+from dljob.control.judging.conditions import UNTRUSTED, tell_of_pods, tell_of_troubles
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
-from dljob.control.judging.happenings.ends import (
+from dljob.control.judging.happenings import (
+    find_crash,
     find_deadline,
     find_end_by_trial,
     find_end_when_asked,
-    find_finish,
-    find_freeze_by_trial,
-    find_target,
-    has_just_ended,
-)
-from dljob.control.judging.happenings.failures import (
-    find_crash,
-    find_lost_gpus,
-    find_refused_gpus,
-    find_stall,
-    find_untrusted,
-)
-from dljob.control.judging.happenings.pod_failures import (
     find_failed_start,
     find_falling_apart,
+    find_finish,
+    find_freeze_by_trial,
+    find_lost_gpus,
     find_lost_pod,
+    find_refused_gpus,
+    find_stall,
+    find_target,
+    find_untrusted,
+    has_just_ended,
     note_falling_apart,
 )
-from dljob.control.judging.noting import (
-    note_pods,
-    note_running,
-    note_saving,
-    note_stall,
-    note_troubles,
+from dljob.control.judging.progress import (
+    count_change,
+    count_every,
+    counted,
+    tell_of_stall,
+    total_iterations,
 )
-from dljob.control.judging.progress import count_change, count_every, counted, total_iterations
-from dljob.control.judging.starting_pods import StartingPods
+from dljob.control.judging.unchanged_pods import UnchangedPods, quiet_seconds
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
 from dljob.control.situation.process_sets import find_intact, placement_of
 from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.rules import USUAL_RULES, Learnt, News, Rules, Verdict
 from dljob.control.situation.scene import Scene
-from dljob.control.situation.status import Condition, ConditionType
+from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.core import lifecycle
 from dljob.core.lifecycle import Event
 from dljob.core.measuring import Resumption
-from dljob.core.model import JobId, Mechanism, Phase
+from dljob.core.model import JobId, Mechanism, Phase, Placement
 from dljob.core.predicting.learning_curves import Forecast
+from dljob_wire.messages import Phase as SideCarPhase
 
 HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (
     find_untrusted,
@@ -85,11 +86,11 @@ def judge(
     quarantine: Quarantine | None = None,
     forecasts: Mapping[JobId, Forecast] | None = None,
     resumptions: Mapping[JobId, Resumption] | None = None,
-    starting: StartingPods | None = None,
+    starting: UnchangedPods | None = None,
 ) -> dict[JobId, Verdict]:
     """Return the new status of every job that has changed."""
     quarantine = quarantine if quarantine is not None else Quarantine()
-    starting = starting if starting is not None else StartingPods()
+    starting = starting if starting is not None else UnchangedPods()
     starting.keep(scene.entries)
     verdicts: dict[JobId, Verdict] = {}
     for job, entry in scene.entries.items():
@@ -122,7 +123,7 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 
 
 def _judge_one(
-    scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: StartingPods
+    scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: UnchangedPods
 ) -> Verdict | None:
     if _is_at_rest(entry, learnt.forecast):
         return None
@@ -156,7 +157,7 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     judged = case.status.judged
     case.status = follow_saving(case.status, case.all_job_pods, now=case.now)
     if case.status.judged != judged:
-        note_saving(case)
+        _note_saving(case)
     case.status, news = trials.follow_trial(
         case.status, case.job, started=case.started, now=case.now
     )
@@ -170,15 +171,17 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
         _apply(case, found)
         return
     case.status = note_falling_apart(case)
-    note_pods(case)
-    note_running(case)
+    _note_pods(case)
+    _note_running(case)
     if case.latest.generation == case.status.run_generation:
         case.status = count_change(case.status, case.started, resumption=learnt.resumption)
     case.follow_progress()
     if case.status.phase is Phase.RUNNING:
-        note_saving(case)
-    note_stall(case)
-    note_troubles(case)
+        _note_saving(case)
+    stall = tell_of_stall(case.status, case.started, now=case.now)
+    _tell_if_new(case, stall, kind=ConditionType.PROGRESSING, well=True)
+    troubles = tell_of_troubles(case.status, case.job_pods, now=case.now)
+    _tell_if_new(case, troubles, kind=ConditionType.TROUBLED, well=False)
 
 
 def _apply(case: Case, found: Happening) -> None:
@@ -250,3 +253,85 @@ def _has_heard_nothing_newer(case: Case, generation: int) -> bool:
         for job_pod in case.job_pods
         if job_pod.is_living
     )
+
+
+def _note_running(case: Case) -> None:
+    status, placement = case.status, case.status.placement
+    if placement is None:
+        return
+    begun = [job_pod for job_pod in case.job_pods if job_pod.has_begun(status.run_generation)]
+    is_whole = {job_pod.key.node for job_pod in begun} >= set(placement.nodes)
+    if is_whole and all(job_pod.phase is SideCarPhase.RUNNING for job_pod in begun):
+        if status.phase in (Phase.INITIALIZED, Phase.ADJUSTING):
+            _be_running(case, placement)
+        elif status.setbacks and case.now - status.decided_at > case.rules.steady_seconds:
+            case.status = replace(status, setbacks=0)
+    elif status.phase is Phase.ADJUSTING and status.paused_at is None and not case.trains:
+        case.status = replace(status, paused_at=case.now)
+
+
+def _be_running(case: Case, placement: Placement) -> None:
+    status = case.status
+    was_changed = status.phase is Phase.ADJUSTING
+    # Until its first step the job does not train, and the cost of the change is unknown.
+    paused_at = status.paused_at if status.paused_at is not None else case.now
+    case.status = replace(
+        status,
+        phase=lifecycle.advance(status.phase, Event.STARTED),
+        running=status.run_generation,
+        containers=len(placement.nodes),
+        leftover=case.scene.held_by(case.job.id).difference(placement.refs()),
+        bound_to=() if case.job.checkpoint.shared else placement.nodes,
+        paused_at=paused_at if was_changed else None,
+    )
+    case.news.append(News("Running", f"trains on {placement}"))
+
+
+def _note_pods(case: Case) -> None:
+    before = case.status.condition(ConditionType.INITIALIZED)
+    quiet = quiet_seconds(case.scene, case.rules)
+    case.status = tell_of_pods(
+        case.status,
+        case.all_job_pods,
+        now=case.now,
+        quiet=quiet,
+        # Half of the time after which the pod is ended.
+        start=max(quiet, case.rules.lost_seconds / 2),
+    )
+    told = case.status.condition(ConditionType.INITIALIZED)
+    if told is not None and told.status and told is not before:
+        # The command to run follows at once, so this needs no write of its own.
+        placement = case.status.placement
+        case.status = case.status.with_used(placement.nodes if placement is not None else ())
+    # DLJob reports that they are up when the job trains.
+    if told is not None and not told.status and told != before:
+        case.news.append(News(told.reason, told.message, warning=True))
+
+
+def _note_saving(case: Case) -> None:
+    before, pods = case.status.condition(ConditionType.SAVED), case.all_job_pods
+    case.status = tell_of_saving(case.job, case.status, job_pods=pods, now=case.now)
+    told = case.status.condition(ConditionType.SAVED)
+    if (
+        told is not None
+        and not told.status
+        and told.reason != TO_BE_TRIED
+        and told != before
+        and len(case.job.gpus.options) > 1
+    ):
+        case.news.append(News(told.reason, told.message, warning=True))
+
+
+def _tell_if_new(case: Case, status: Status, *, kind: ConditionType, well: bool) -> None:
+    before, case.status = case.status, status
+    fresh = status.condition(kind)
+    if status is before or fresh is None:
+        return
+    known = before.condition(kind)
+    # A condition that only leaves out some of its former reasons is no news.
+    if (
+        known is None
+        or fresh.status is not known.status
+        or not set(fresh.reason.split(",")) <= set(known.reason.split(","))
+    ):
+        case.news.append(News(fresh.reason, fresh.message, warning=fresh.status is not well))

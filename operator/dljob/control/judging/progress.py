@@ -54,12 +54,17 @@ def follow_progress(
     if progress is not None:
         total = job.training.iterations or 0
         was_at_end = 0 < total <= status.iteration
-        lap = _find_lap(status, progress)
+        # A count beyond a lap shows that the counter does not begin again there.
+        is_within = progress.iteration <= _LONGEST_LAP * status.lap
+        lap = progress.lap or (status.lap if is_within else 0)
         start = max(job_pod.start for job_pod in started)
         if start != status.heard and progress.begun and progress.iteration:
             was_at_end = False
-            status = _follow_first_word(replace(status, lap=lap), job, progress=progress, now=now)
-            status = replace(status, heard=start)
+            status = replace(status, lap=lap, heard=start)
+            lapped = count_laps(status, job.checkpoint, iteration=progress.iteration)
+            # The work that this start repeats was lost with the start before.
+            iteration = lapped + progress.iteration
+            status = note_loss(replace(status, lapped=lapped), job, iteration=iteration, now=now)
         lapped = status.lapped if lap else 0
         figures |= {"lap": lap, "lapped": lapped}
         iteration = min(lapped + progress.iteration, LARGEST_WHOLE)
@@ -74,19 +79,6 @@ def follow_progress(
     if all(getattr(status, name) == value for name, value in figures.items()):
         return status
     return replace(status, **figures)  # type: ignore[arg-type]
-
-
-def _follow_first_word(status: Status, job: Job, *, progress: Progress, now: float) -> Status:
-    lapped = count_laps(status, job.checkpoint, iteration=progress.iteration)
-    # The work that this start repeats was lost with the start before.
-    iteration = lapped + progress.iteration
-    return note_loss(replace(status, lapped=lapped), job, iteration=iteration, now=now)
-
-
-def _find_lap(status: Status, progress: Progress) -> int:
-    """Return the length of a lap; a count beyond it shows that the counter does not begin again there."""
-    is_within = progress.iteration <= _LONGEST_LAP * status.lap
-    return progress.lap or (status.lap if is_within else 0)
 
 
 def _progress_of(started: Sequence[JobPod]) -> Progress | None:

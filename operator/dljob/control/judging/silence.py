@@ -2,7 +2,7 @@
 How long a SideCar may be silent, and what follows when it is silent for longer.
 
 While the kubelet still reports the pod as up, :mod:`dljob.control.acting.coordinating` ends it, because its GPUs
-stay occupied otherwise. When the platform has lost the pod as well, :mod:`dljob.control.judging.happenings.pod_failures`
+stay occupied otherwise. When the platform has lost the pod as well, :mod:`dljob.control.judging.happenings`
 plans the job without it: a new start waits until it is proven that no process is left there.
 
 Many SideCars that fall silent together, on nodes that report as ready, show a fault on the controller's own side,
@@ -72,7 +72,13 @@ class Breaker:
             and job_pod.key.node in scene.nodes  # Ready; otherwise the node itself has a fault.
             and not (job_pod.untrusted or job_pod.is_leaving)
         ]
-        met = [job_pod for job_pod in up if _has_answered(scene, job_pod)]
+        # This controller or an earlier one has had an answer from these.
+        met = [
+            job_pod
+            for job_pod in up
+            if job_pod.state is not None
+            or job_pod.booking.serial in scene.entries[job_pod.key.job].status.used
+        ]
         silent = sum(map(_is_silent, met))
         are_too_many = silent > max(FEW, SHARE * len(met)) or 1 < silent == len(met)
         was_tripped = self._is_tripped
@@ -135,9 +141,3 @@ class SilentPlaces:
             if len(ends) > 1 and max(ends.values()) > lately:
                 avoided[job] = avoided.get(job, frozenset()) | {node}
         return replace(scene, avoided=avoided) if avoided else scene
-
-
-def _has_answered(scene: Scene, job_pod: JobPod) -> bool:
-    """Return True if this controller or an earlier one has had an answer from the SideCar."""
-    used = scene.entries[job_pod.key.job].status.used
-    return job_pod.state is not None or job_pod.booking.serial in used

@@ -14,7 +14,7 @@ shows if saving works.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dljob.control.judging.checkpoints import fail_saving, is_asked, is_tried
+from dljob.control.judging.checkpoints import fail_saving, is_tried
 from dljob.control.judging.progress import is_changing
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry
@@ -70,7 +70,7 @@ def follow_trial(
     status: Status, job: Job, *, started: Sequence[JobPod], now: float
 ) -> tuple[Status, tuple[News, ...]]:
     """Record if the checkpoint can be tried, and the result of the trial that was due."""
-    if not is_asked(job.checkpoint):
+    if not job.checkpoint.is_possible:
         return status, ()
     asked = find_asked(job, started)
     states = [job_pod.state for job_pod in asked if job_pod.state is not None]
@@ -80,17 +80,12 @@ def follow_trial(
     trials = [trial for state in states if (trial := _outcome(state, status)) is not None]
     if not trials or (len(trials) < len(states) and not any(trial.ended for trial in trials)):
         return status, ()
-    if not all(trial.saving is Saving.CONFIRMED for trial in trials) and _is_at_end(
-        job, states, lapped=status.lapped
-    ):
+    iteration = status.lapped + max(state.progress.iteration for state in states)
+    is_last = is_at_end(iteration, job.training.iterations or 0)
+    if is_last and not all(trial.saving is Saving.CONFIRMED for trial in trials):
         # A program that ends takes no signals any more, so this trial shows nothing.
         return status, ()
     return _judge(status, trials, now=now)
-
-
-def _is_at_end(job: Job, states: Iterable[State], *, lapped: int) -> bool:
-    iteration = max(state.progress.iteration for state in states)
-    return is_at_end(lapped + iteration, job.training.iterations or 0)
 
 
 def _outcome(state: State, status: Status) -> Trial | None:

@@ -33,8 +33,6 @@ from dljob_wire.messages import State
 
 @dataclass(slots=True)
 class _Life:
-    """The state kept about a pod between two scenes."""
-
     asked_at: float | None
     """None if the pod existed before this controller, and once it is ready."""
     left_at: float | None = None

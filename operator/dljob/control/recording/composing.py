@@ -56,7 +56,14 @@ def compose(
     # A job may live longer than the store keeps its rows.
     for row in standing_rows(entries):
         rows.setdefault(row.id, row)
-    lines, unreadable = _read(rows.values(), decode)
+    lines: list[Line] = []
+    unreadable = 0
+    for row in rows.values():
+        try:
+            lines.append(decode(row.line))
+        except Wrong as wrong:
+            unreadable += 1
+            log.warning("a row of the record cannot be read: %s: %s", row.id, wrong)
     lines += _missing_allocations(lines)
     missing = (*header.missing, *losses(kept))
     if unreadable:
@@ -74,19 +81,6 @@ def read_entries(documents: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
             # The record has the store's rows of this job.
             continue
         yield Entry(job, order, status_documents.read_status(document.get("status") or {}))
-
-
-def _read(rows: Iterable[RecordRow], decode: Decode) -> tuple[list[Line], int]:
-    """Read rows; unreadable ones are left out and counted."""
-    lines: list[Line] = []
-    unreadable = 0
-    for row in rows:
-        try:
-            lines.append(decode(row.line))
-        except Wrong as wrong:
-            unreadable += 1
-            log.warning("a row of the record cannot be read: %s: %s", row.id, wrong)
-    return lines, unreadable
 
 
 def _missing_allocations(lines: Sequence[Line]) -> list[Line]:

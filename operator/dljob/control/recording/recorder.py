@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from dljob.control.situation.ports import Entry, PodKey
 from dljob.control.situation.scene import Scene
-from dljob.control.situation.status import Status
 from dljob.core.documents.jobschema import USER_LABEL
 from dljob.core.measuring import Resumption
 from dljob.core.model import GpuRef, JobId
@@ -269,12 +268,14 @@ def _submission(entry: Entry) -> RecordRow:
 
 def _allocation(entry: Entry) -> Iterator[RecordRow]:
     status = entry.status
+    since = max(0.0, status.counted_at - status.decided_at)
+    gpus = status.placement.gpus if status.placement is not None else 0
     given = Given(
         at=status.decided_at,
         job=entry.job.id,
         generation=status.generation,
         placement=status.placement,
-        gpu_seconds=_used_before(status),
+        gpu_seconds=max(0.0, status.service - gpus * since),
     )
     yield _row(given, _name(entry), status.generation)
     if status.placement is not None:
@@ -283,12 +284,6 @@ def _allocation(entry: Entry) -> Iterator[RecordRow]:
             at=status.decided_at, job=entry.job.id, phase=Stage.ASKED, generation=generation
         )
         yield _phase(entry, asked)
-
-
-def _used_before(status: Status) -> float:
-    since = max(0.0, status.counted_at - status.decided_at)
-    gpus = status.placement.gpus if status.placement is not None else 0
-    return max(0.0, status.service - gpus * since)
 
 
 def _phase(entry: Entry, line: Phase) -> RecordRow:

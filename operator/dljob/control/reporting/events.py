@@ -8,7 +8,7 @@ in the queue would cause a thousand Events for each job that ends.
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dljob.control.at_once import do_all
+from dljob.control.acting.task_pool import do_all
 from dljob.control.situation.ports import Fenced, Platform
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene

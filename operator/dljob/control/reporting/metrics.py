@@ -107,7 +107,15 @@ class Metrics:
             registry=self._registry,
             buckets=_SLOW,
         )
-        self._waits = _Waits(self._registry)
+        self._waits = Histogram(
+            "dljob_job_wait_seconds",
+            "Time from the submission of a job to its first training (outcome started), or to its end without"
+            " one (cancelled, failed)",
+            ["namespace", "outcome"],
+            registry=self._registry,
+            buckets=_WAITS,
+        )
+        self._waiting_namespaces: set[str] = set()
         info = self._gauge("dljob_build_info", "1, with the version of DLJob", "version")
         info.labels(version("dljob")).set(1)
         self._error = Histogram(
@@ -121,7 +129,12 @@ class Metrics:
         """Read the state of this store at each scrape, in place of a former one."""
         is_first, self._ask_store = self._ask_store is None, state
         if is_first:
-            self._dropped = _add_store_metrics(self._registry, self._store_state)
+            connected = self._gauge("dljob_store_connected", "Whether the store is available")
+            connected.set_function(lambda: self._store_state().connected)
+            waiting = self._gauge("dljob_store_waiting", "Writes that wait for the store")
+            waiting.set_function(lambda: self._store_state().waiting)
+            text = "Writes dropped because too many waited"
+            self._dropped = Counter("dljob_store_dropped_total", text, registry=self._registry)
 
     def _store_state(self) -> NotebookState:
         assert self._ask_store is not None
@@ -136,8 +149,12 @@ class Metrics:
         if scene is not None:
             self._show_jobs(scene)
             self._show_gpus(scene)
-            for state, count in _count_sidecars(scene).items():
-                self._silent.labels(state).set(count)
+            pods = [pod for job_pods in scene.job_pods.values() for pod in job_pods.values()]
+            begun = [pod for pod in pods if pod.pod.phase is not PodPhase.PENDING]
+            answering = sum(pod.contact.reachable for pod in begun)
+            self._silent.labels("answers").set(answering)
+            self._silent.labels("silent").set(len(begun) - answering)
+            self._silent.labels("pending").set(len(pods) - len(begun))
             self._breaker.set(scene.is_suspicious)
         if self._dropped is not None:
             self._dropped.reset()
@@ -160,7 +177,12 @@ class Metrics:
 
     def waited(self, job: JobId, *, seconds: float, outcome: str) -> None:
         """Count a job that trains for the first time or never will, with its wait since its submission."""
-        self._waits.count(namespace_of(job), outcome, seconds=seconds)
+        namespace, known = namespace_of(job), self._waiting_namespaces
+        if namespace not in known and len(known) >= MOST_NAMESPACES:
+            namespace = OTHER_NAMESPACES
+        else:
+            known.add(namespace)
+        self._waits.labels(namespace, outcome).observe(max(0.0, seconds))
 
     def predicted(self, error: float) -> None:
         """Record the relative error of a predicted speed."""
@@ -210,48 +232,3 @@ class Metrics:
 
     def failed(self) -> None:
         self._failures.inc()
-
-
-class _Waits:
-    """The waits of jobs by namespace and outcome, with a bound on the namespaces."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
-            "dljob_job_wait_seconds",
-            "Time from the submission of a job to its first training (outcome started), or to its end without"
-            " one (cancelled, failed)",
-            ["namespace", "outcome"],
-            registry=registry,
-            buckets=_WAITS,
-        )
-        self._namespaces: set[str] = set()
-
-    def count(self, namespace: str, outcome: str, *, seconds: float) -> None:
-        if namespace not in self._namespaces and len(self._namespaces) >= MOST_NAMESPACES:
-            namespace = OTHER_NAMESPACES
-        else:
-            self._namespaces.add(namespace)
-        self._seconds.labels(namespace, outcome).observe(max(0.0, seconds))
-
-
-def _count_sidecars(scene: Scene) -> dict[str, int]:
-    counts = {"answers": 0, "silent": 0, "pending": 0}
-    for job_pods in scene.job_pods.values():
-        for job_pod in job_pods.values():
-            if job_pod.pod.phase is PodPhase.PENDING:
-                counts["pending"] += 1
-            else:
-                counts["answers" if job_pod.contact.reachable else "silent"] += 1
-    return counts
-
-
-def _add_store_metrics(registry: CollectorRegistry, state: Callable[[], NotebookState]) -> Counter:
-    gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
-        ("dljob_store_connected", "Whether the store is available", lambda: state().connected),
-        ("dljob_store_waiting", "Writes that wait for the store", lambda: state().waiting),
-    )
-    for name, text, ask in gauges:
-        Gauge(name, text, registry=registry).set_function(ask)
-    return Counter(
-        "dljob_store_dropped_total", "Writes dropped because too many waited", registry=registry
-    )

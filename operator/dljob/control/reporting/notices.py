@@ -96,7 +96,16 @@ class Notices:
         """Send the chosen events of a cycle."""
         if self._settings.is_wanted:
             self._put(_find_ends(before, after))
-            self._put(_find_news(news, before.now))
+            self._put(
+                Notice(
+                    job=job, event=event, reason=each.reason, message=each.message, at=before.now
+                )
+                for job, each in news
+                for event in (
+                    each.reason,
+                    *(["noCheckpoint"] if each.reason == NOT_CONFIRMED else []),
+                )
+            )
 
     def find_waits(self, scene: Scene) -> None:
         """Send notices of the jobs whose wait has become too long since the last call."""
@@ -200,13 +209,6 @@ def _find_ends(before: Scene, after: Mapping[JobId, Status]) -> Iterator[Notice]
                 message=status.message,
                 at=before.now,
             )
-
-
-def _find_news(news: Iterable[tuple[JobId, News]], now: float) -> Iterator[Notice]:
-    for job, each in news:
-        events = [each.reason, *(["noCheckpoint"] if each.reason == NOT_CONFIRMED else [])]
-        for event in events:
-            yield Notice(job=job, event=event, reason=each.reason, message=each.message, at=now)
 
 
 def _find_wait(entry: Entry, limit: float, *, earlier: float, now: float) -> Iterator[Notice]:

@@ -66,16 +66,19 @@ class Outlook:
 
     def sentence(self, entry: Entry) -> str:
         """Return what the job does now, and why."""
-        aside = _aside(entry)
+        aside, placement = _find(entry, ConditionType.SET_ASIDE), entry.status.placement
         if entry.status.is_final or (entry.problem and not entry.cancelled):
             return entry.problem or entry.status.message
         if entry.cancelled:
             return f"is cancelled{self._lingering(entry)}"
-        if aside is not None:
+        if aside is not None and aside.status:
             return f"is set aside: {aside.message}"
-        if entry.status.placement is not None:
-            return self._having(entry, entry.status.placement)
-        return self._waiting(entry)
+        if placement is None:
+            return self._waiting(entry)
+        state = self._states.get(entry.job.id)
+        if entry.status.phase is Phase.RUNNING and state is not None:
+            return self._training(entry, state)
+        return f"{entry.status.message}. Now {self._obstacle(entry, placement)}"
 
     def assumptions(self, job: JobId) -> tuple[str, ...]:
         """Return what the policy assumes about a job for lack of knowledge."""
@@ -109,13 +112,6 @@ class Outlook:
         return f"; on {' and '.join(nodes)} its processes are ending" if nodes else ""
 
     # --- with GPUs
-
-    def _having(self, entry: Entry, placement: Placement) -> str:
-        status = entry.status
-        state = self._states.get(entry.job.id)
-        if status.phase is Phase.RUNNING and state is not None:
-            return self._training(entry, state)
-        return f"{status.message}. Now {self._obstacle(entry, placement)}"
 
     def _training(self, entry: Entry, state: JobState) -> str:
         told = sentences.sentence_for_training(self._snapshot, state)
@@ -168,13 +164,17 @@ class Outlook:
         former = [
             n
             for n, job_pod in job_pods.items()
-            if _runs_former(job_pod, entry.status.run_generation)
+            if (state := job_pod.state) is not None
+            and not state.released
+            and state.held_generation < entry.status.run_generation
         ]
         if any(isinstance(job_pods[node].told, Stop) for node in former):
             yield from map(_ending, former)
         for node in placement.nodes:
             job_pod = job_pods.get(node)
-            if job_pod is None or not job_pod.is_warming_up(scene.warm_seconds, scene.now):
+            if job_pod is None or job_pod.state is None or job_pod.is_living:
+                continue
+            if job_pod.is_warm(scene.warm_seconds, scene.now):
                 continue
             what = f"its interpreters on {node} are getting ready{_warmth(job_pod)}"
             left = scene.warm_seconds - (scene.now - job_pod.contact.first_seen)
@@ -187,22 +187,12 @@ class Outlook:
             yield "its SideCars are getting ready"
 
 
-def _aside(entry: Entry) -> Condition | None:
-    found = _find(entry, ConditionType.SET_ASIDE)
-    return found if found is not None and found.status else None
-
-
 def _find(entry: Entry, kind: ConditionType) -> Condition | None:
     return next((each for each in entry.status.conditions if each.type is kind), None)
 
 
 def _ending(node: NodeName) -> str:
     return f"its former processes on {node} are saving and ending"
-
-
-def _runs_former(job_pod: JobPod, generation: int) -> bool:
-    state = job_pod.state
-    return state is not None and not state.released and state.held_generation < generation
 
 
 def _named(refs: Sequence[GpuRef]) -> str:

@@ -110,21 +110,18 @@ class Outcome:
             entry = scene.entries.get(job)
             return entry is not None and self.entries[job].status.says_the_same_as(entry.status)
 
+        decision = self.decision
+        if decision is not None and decision.plan is not None:
+            steps = tuple(step for step in decision.plan.steps if is_recorded(step.job))
+            decision = decision._replace(plan=replace(decision.plan, steps=steps))
         return replace(
             self,
             happened=[each for each in self.happened if is_recorded(each[0])],
             decided=[each for each in self.decided if is_recorded(each[0])],
-            decision=_part_of(self.decision, is_recorded),
+            decision=decision,
             pauses={job: pause for job, pause in self.pauses.items() if is_recorded(job)},
             waits={job: waited for job, waited in self.waits.items() if is_recorded(job)},
         )
-
-
-def _part_of(decision: Decision | None, is_meant: Callable[[JobId], bool]) -> Decision | None:
-    if decision is None or decision.plan is None:
-        return None
-    steps = tuple(step for step in decision.plan.steps if is_meant(step.job))
-    return decision._replace(plan=replace(decision.plan, steps=steps))
 
 
 class Outcomes:

@@ -201,7 +201,11 @@ class OwnedConnector(aiohttp.UnixConnector):
         self._owner = owner
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
-        self._insist(_is_socket(self.path), req, why="it is not a socket")
+        try:
+            is_socket = stat.S_ISSOCK(os.lstat(self.path).st_mode)
+        except OSError:
+            is_socket = True  # It is absent, so the connection fails.
+        self._insist(is_socket, req, why="it is not a socket")
         made = await super()._create_connection(req, traces, timeout)
         transport = made.transport
         # The path may have been replaced since lstat(). The kernel knows the user that listens at
@@ -218,14 +222,6 @@ class OwnedConnector(aiohttp.UnixConnector):
         if not is_so:
             error = PermissionError(errno.EACCES, why)
             raise aiohttp.ClientConnectorError(request.connection_key, error)
-
-
-def _is_socket(path: str) -> bool:
-    """Return True if the path is absent or a socket, and not a link."""
-    try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
-    except OSError:
-        return True
 
 
 class Line:

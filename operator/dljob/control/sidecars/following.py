@@ -12,10 +12,11 @@ ends the pause of the other. :mod:`dljob.control.sidecars.contacts` reads the an
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from dljob.control.sidecars.contacts import (
     FINAL,
@@ -28,12 +29,43 @@ from dljob.control.sidecars.contacts import (
     was_leaving,
 )
 from dljob.control.sidecars.dialing import Credentials, DialSettings, Line, NotAccepted, Unreachable
-from dljob.control.sidecars.surroundings import Surroundings
 from dljob.control.situation.dialer import NO_CONTACT, Contact, ForeignEpoch
 from dljob.control.situation.ports import Address, PodKey
 from dljob.core.primitives.backoff import wait_after
 from dljob.core.primitives.rate_limit import RateLimit
+from dljob_wire.kinds import LARGEST_WHOLE
 from dljob_wire.messages import Refusal, Refused, State, Target
+
+
+class Meter(Protocol):
+    def polled(self) -> None:
+        """Count a poll of a SideCar."""
+
+    def told(self, seconds: float) -> None:
+        """Count an answered declaration, with the time from sending it to the answer."""
+
+    def failed(self) -> None:
+        """Count a request without an answer to a SideCar that has answered before and is not leaving."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The listener for news from SideCars, and the sources of time and randomness."""
+
+    heard: Callable[[PodKey, bool], None]
+    """Called for each changed contact; true if more than progress has changed."""
+    epoch: int = LARGEST_WHOLE
+    """The epoch of this leader.
+
+    A report of a SideCar that obeys a later epoch raises a doubt only. A container must not end a
+    controller: only the recorded leader counts.
+    """
+    installation: str = ""
+    """The id of the installation of DLJob, sent with commands; empty if unknown."""
+    meter: Meter
+    clock: Callable[[], float] = time.time
+    chance: Callable[[], float] = random.random
+    """Returns a random number from 0 to below 1."""
 
 
 class Budget:
@@ -256,7 +288,10 @@ class _Follower:
             self._lose(error)
             return pause
         except NotAccepted as error:
-            self._take_refusal(error.refusal)
+            # A SideCar with its maximum of waiting clients still answers requests that do not wait.
+            self._is_crowded = error.refusal.error is Refused.TOO_MANY
+            if not self._is_crowded:
+                self._lose(Unreachable(f"it does not answer us: {shown(error.refusal)}"))
             return self._settings.refused_pause_seconds
         self._failures = 0
         return 0.0
@@ -290,13 +325,6 @@ class _Follower:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STAMP_S):
                 await self._told.wait()
-
-    def _take_refusal(self, refusal: Refusal) -> None:
-        # The SideCar has its maximum of waiting clients, but still answers requests that do not
-        # wait.
-        self._is_crowded = refusal.error is Refused.TOO_MANY
-        if not self._is_crowded:
-            self._lose(Unreachable(f"it does not answer us: {shown(refusal)}"))
 
     # --- saying what shall be
 

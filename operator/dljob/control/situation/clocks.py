@@ -69,14 +69,11 @@ async def report_steps(clock: SteadyClock, report: Callable[[str], None]) -> Non
         # asyncio waits by a clock that cannot be set, so that a step does not change this pause.
         await asyncio.sleep(LOOK_S)
         if step := clock.step():
-            report(describe_step(step))
-
-
-def describe_step(step: float) -> str:
-    return (
-        f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s;"
-        " decisions stay, and times continue from the clock at the start"
-    )
+            way = "forward" if step > 0 else "back"
+            report(
+                f"the clock of this machine was set {way} by {abs(step):.0f} s;"
+                " decisions stay, and times continue from the clock at the start"
+            )
 
 
 @cache
@@ -86,13 +83,6 @@ def read_boot() -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip() or "unknown"
     except OSError:
         return "unknown"
-
-
-def describe_step_between(step: float) -> str:
-    return (
-        f"the clock of this machine was set {'forward' if step > 0 else 'back'} by {abs(step):.0f} s since the"
-        " last controller; the recorded times were moved by as much"
-    )
 
 
 class Stamp(NamedTuple):

@@ -149,10 +149,6 @@ class JobPod:
         warmth = self.state.warmth
         return warmth.ready >= warmth.wanted or now - self.contact.first_seen >= deadline_s
 
-    def is_warming_up(self, deadline_s: float, now: float) -> bool:
-        """Return True if a start in the pod waits for spare interpreters."""
-        return self.state is not None and not self.is_living and not self.is_warm(deadline_s, now)
-
 
 def _is_later(left: State | None, known: State | None) -> bool:
     """Return True if a SideCar left more behind than is known otherwise."""

@@ -13,7 +13,7 @@ has no other effect, and the next cycle leaves the job out.
 """
 
 import logging
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -143,7 +143,13 @@ class Quarantine:
         Only a cycle with a decision has tried every job, so only such a cycle readmits a job.
         """
         if self._shown is None:
-            self._shown = dict(_iter_shown(scene))
+            recorded = {
+                job: entry.status.condition(ConditionType.SET_ASIDE)
+                for job, entry in scene.entries.items()
+            }
+            self._shown = {
+                job: said.message for job, said in recorded.items() if said and said.status
+            }
         present = {job: entry.problem for job, entry in scene.entries.items() if entry.problem}
         present |= {job: verdict.message for job, verdict in self._broken.items()}
         present |= self._faults
@@ -184,13 +190,6 @@ def find_held(entries: Mapping[JobId, Entry], holds: Mapping[str, str]) -> dict[
                 f"an administrator holds {jobs}{why}: nothing is decided about it until the release"
             )
     return held
-
-
-def _iter_shown(scene: Scene) -> Iterator[tuple[JobId, str]]:
-    for job, entry in scene.entries.items():
-        condition = entry.status.condition(ConditionType.SET_ASIDE)
-        if condition is not None and condition.status:
-            yield job, condition.message
 
 
 def _say(

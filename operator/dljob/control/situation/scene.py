@@ -195,16 +195,15 @@ class Scene:
         """Return the jobs that may hold each GPU; with several holders no job can get the GPU."""
         holders: dict[GpuRef, tuple[JobId, ...]] = {}
         for job, job_pods in self.job_pods.items():
-            for ref in frozenset().union(*map(self._occupies, job_pods.values())):
+            occupied = set[GpuRef]()
+            for job_pod in job_pods.values():
+                occupied |= self.may_hold(job_pod)
+                if self.mechanism is Mechanism.RECREATE and not job_pod.has_ended:
+                    # The container was granted these GPUs and keeps them until it is gone.
+                    occupied |= self.recorded_for(job_pod)
+            for ref in occupied:
                 holders[ref] = (*holders.get(ref, ()), job)
         return holders
-
-    def _occupies(self, job_pod: JobPod) -> frozenset[GpuRef]:
-        held = self.may_hold(job_pod)
-        if self.mechanism is Mechanism.RECREATE and not job_pod.has_ended:
-            # The container was granted these GPUs and keeps them until it is gone.
-            return held | self.recorded_for(job_pod)
-        return held
 
     def is_free_for(self, job: JobId, ref: GpuRef) -> bool:
         """Return True if it is proven that no other job holds this GPU."""

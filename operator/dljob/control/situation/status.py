@@ -23,8 +23,6 @@ StartNumber = NewType("StartNumber", int)
 
 
 class Booking(NamedTuple):
-    """A requested pod."""
-
     node: NodeName
     serial: int = 0
     """Counts the pods of the job, to distinguish a new pod from an old one on the same node."""

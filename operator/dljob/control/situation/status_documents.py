@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from dljob.control.situation.status import Booking, Condition, ConditionType, Ended, Status, Trust
 from dljob.control.situation.status_schema import STATUS
-from dljob.core.documents.language.records import Record
 from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dljob.core.predicting.predictor import Span
-from dljob_wire.kinds import snake
+from dljob_wire.kinds import Record, snake
 
 Json = dict[str, Any]
 
@@ -106,10 +105,6 @@ def _expectation(status: Status, remaining: Span | None) -> Json:
     return expected
 
 
-def _read_booking(document: Mapping[str, Any]) -> Booking:
-    return Booking(NodeName(document["node"]), document["serial"], document.get("shaped", 0))
-
-
 def _cause(cause: Cause) -> Json:
     return {"code": cause.code.value, "job": cause.job or "", "gpus": cause.gpus}
 
@@ -131,10 +126,6 @@ def _slices(refs: Iterable[GpuRef]) -> list[Json]:
     for ref in sorted(refs):
         nodes.setdefault(ref.node, []).append(ref.number)
     return [{"name": node, "gpuIds": numbers} for node, numbers in nodes.items()]
-
-
-def _read_refs(slices: Iterable[Mapping[str, Any]]) -> list[GpuRef]:
-    return [GpuRef(NodeName(part["name"]), n) for part in slices for n in part["gpuIds"]]
 
 
 def _condition(condition: Condition) -> Json:
@@ -183,8 +174,12 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "phase": Phase,
     "trust": Trust,
     "ended": lambda ended: Ended(**ended),
-    "pods": lambda pods: tuple(map(_read_booking, pods)),
-    "leftover": lambda slices: frozenset(_read_refs(slices)),
+    "pods": lambda pods: tuple(
+        Booking(NodeName(each["node"]), each["serial"], each.get("shaped", 0)) for each in pods
+    ),
+    "leftover": lambda slices: frozenset(
+        GpuRef(NodeName(part["name"]), n) for part in slices for n in part["gpuIds"]
+    ),
     "cause": _read_cause,
     "bound_to": tuple,
     "conditions": lambda given: tuple(

@@ -11,9 +11,8 @@ from typing import Final
 
 from dljob.control.situation.status import Trust
 from dljob.core.documents.jobfields import MAX_GPUS
-from dljob.core.documents.language.records import Many, Record
-from dljob.core.documents.language.schemas import Flag, Form, Node, Number, Text
 from dljob.core.model import CauseCode, Phase
+from dljob_wire.kinds import Flag, Form, Kind, Many, Number, OneOf, Record, Text, Whole
 
 LONGEST_MESSAGE: Final = 4096
 LONGEST_HISTORY_MESSAGE: Final = 1024
@@ -51,12 +50,16 @@ def _time(description: str, *, required: bool = False) -> Text:
     )
 
 
-def _count(description: str, *, required: bool = False) -> Number:
-    return Number(description=description, required=required, minimum=0, maximum=MANY)
+def _count(description: str, *, required: bool = False) -> Whole:
+    return Whole(description=description, required=required, minimum=0, maximum=MANY)
 
 
 def _amount(description: str, *, least: float = 0) -> Number:
-    return Number(description=description, minimum=least, maximum=MANY, whole=False)
+    return Number(
+        description=description,
+        minimum=least,
+        maximum=MANY,
+    )
 
 
 def _node(description: str = "The name of the node.") -> Text:
@@ -75,7 +78,7 @@ def _slices(description: str) -> Many:
                     description="Their numbers on that node, in PCI bus order.",
                     required=True,
                     max_items=128,
-                    items=Number(description="The number of a GPU.", minimum=0, maximum=1023),
+                    items=Whole(description="The number of a GPU.", minimum=0, maximum=1023),
                 ),
             },
         ),
@@ -88,7 +91,7 @@ _ALLOCATION: Final = Record(
         "generation": _count(
             "The number of this decision about its GPUs; it also rises with each attempt after a crash."
         ),
-        "gpus": Number(description="How many GPUs the job has.", minimum=0, maximum=MAX_GPUS),
+        "gpus": Whole(description="How many GPUs the job has.", minimum=0, maximum=MAX_GPUS),
         "decidedAt": _time("When DLJob decided this."),
         "saves": Flag(
             description="Whether the training writes a checkpoint before it gives up its former GPUs."
@@ -139,7 +142,6 @@ _PROGRESS: Final = Record(
             description="The fraction of the training that is done.",
             minimum=0,
             maximum=1,
-            whole=False,
         ),
         "etaSeconds": _count("In how many seconds the training is expected to finish."),
         "etaLowSeconds": _count("The lower bound of that expectation."),
@@ -176,11 +178,10 @@ _CONDITIONS: Final = Many(
                 form=_CONDITION_TYPE,
                 is_for_programs=True,
             ),
-            "status": Text(
+            "status": OneOf(
+                ("True", "False", "Unknown"),
                 description="Whether the condition holds.",
                 required=True,
-                max_length=8,
-                choices=("True", "False", "Unknown"),
             ),
             "observedGeneration": _count(
                 "The generation of the spec that the condition is based on."
@@ -223,10 +224,10 @@ _HISTORY: Final = Many(
             ),
             "cause": Text(description="The reason as a code, for programs.", max_length=64),
             "generation": _count("The generation of this decision."),
-            "gpusBefore": Number(
+            "gpusBefore": Whole(
                 description="How many GPUs the job had before.", minimum=0, maximum=MAX_GPUS
             ),
-            "gpus": Number(description="How many GPUs the job got.", minimum=0, maximum=MAX_GPUS),
+            "gpus": Whole(description="How many GPUs the job got.", minimum=0, maximum=MAX_GPUS),
             "nodesBefore": _slices(
                 "The GPUs that the job had before; left out for very many nodes."
             ),
@@ -249,16 +250,15 @@ _SHOWN: Final = Record(
     },
 )
 
-_FIELDS: Final[dict[str, Node]] = {
+_FIELDS: Final[dict[str, Kind]] = {
     "epoch": _count(
         "The epoch of the operator that wrote this status; it rises with each new leader."
     ),
     "revision": _count("How many times DLJob has written this status."),
     "observedGeneration": _count("The generation of the spec that this status is based on."),
-    "phase": Text(
+    "phase": OneOf(
+        tuple(phase.value for phase in Phase),
         description="The phase of the job.",
-        max_length=16,
-        choices=tuple(phase.value for phase in Phase),
     ),
     "message": Text(
         description="The job's present activity and the reason, or how it ended.",
@@ -298,18 +298,17 @@ _FIELDS: Final[dict[str, Node]] = {
     "cause": Record(
         description="Why the job has its GPUs, or why it waits, as a code for programs.",
         fields={
-            "code": Text(
+            "code": OneOf(
+                tuple(code.value for code in CauseCode),
                 description="The code of the reason.",
                 required=True,
-                max_length=64,
-                choices=tuple(code.value for code in CauseCode),
             ),
             "job": Text(
                 description="The other job that the reason names, if any.",
                 min_length=0,
                 max_length=512,
             ),
-            "gpus": Number(
+            "gpus": Whole(
                 description="The number of GPUs that the reason names.", minimum=0, maximum=MANY
             ),
         },
@@ -326,10 +325,9 @@ _FIELDS: Final[dict[str, Node]] = {
     "checkpoint": Record(
         description="The state of the job's checkpoints, and the work that was lost.",
         fields={
-            "trust": Text(
+            "trust": OneOf(
+                tuple(trust.value for trust in Trust),
                 description="Whether DLJob trusts its checkpoints.",
-                max_length=16,
-                choices=tuple(trust.value for trust in Trust),
             ),
             "iteration": _count("The last iteration that is known to be in a checkpoint."),
             "savedAt": _time("When a checkpoint was last confirmed."),
@@ -357,7 +355,7 @@ _FIELDS: Final[dict[str, Node]] = {
     "reshapes": _count("How many times DLJob changed its GPUs while it trained."),
     "reshapeSeconds": _amount("For how many seconds such changes interrupted the training."),
     "pausedAt": _time("When the current change of its GPUs interrupted the training."),
-    "exitCode": Number(
+    "exitCode": Whole(
         description="The exit code of the training; above 128 a signal ended it.",
         minimum=-255,
         maximum=255,

@@ -8,12 +8,10 @@ fields. A wrong document is refused with all its problems at once.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from dljob.core.documents import podfields
-from dljob.core.documents.checkpointfields import CHECKPOINT
-from dljob.core.documents.jobfields import FIELDS, TRAINING
+from dljob.core.documents.jobfields import BATCH, CHECKPOINT, PROGRESS, TRAINING
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.documents.jobschema import (
     API_VERSION,
@@ -23,15 +21,22 @@ from dljob.core.documents.jobschema import (
     SIMULATED,
     SUBMIT_AT,
 )
-from dljob.core.documents.language.records import without_none
-from dljob.core.documents.language.schemas import plainest
 from dljob.core.documents.launchers import default_processes, problem_of, processes_of
 from dljob.core.documents.podfields import CONTAINER
-from dljob.core.documents.progressfields import PROGRESS
 from dljob.core.documents.rules.jobrules import options_of
-from dljob.core.model import Framework, GpuDemand, Job, JobId, Limits
-from dljob.core.problems import (
-    MAX_PROBLEMS,
+from dljob.core.model import (
+    BatchRange,
+    Framework,
+    GpuDemand,
+    Job,
+    JobId,
+    Limits,
+    Progress,
+    Training,
+)
+from dljob.core.profiles import JobType
+from dljob_wire.kinds import plainest, without_none
+from dljob_wire.problems import (
     Problem,
     WrongDocument,
     join,
@@ -40,11 +45,9 @@ from dljob.core.problems import (
     shown,
     too_large,
 )
-from dljob.core.profiles import JobType
 
 Fields = Mapping[str, Any]
 
-_BATCH: Final = FIELDS["batch"]
 _AUXILIARIES: Final = podfields.auxiliaries(runs=False)
 
 
@@ -75,12 +78,11 @@ def parse(document: object, *, source: str = "", require_template: bool = False)
     schema = RUNNABLE if require_template else SIMULATED
     # DLJob writes the status, so a mistake in it is not the user's.
     given = {key: value for key, value in plain(document).items() if key != "status"}
-    completed = schema.completed(given)
-    problems = tuple(islice(schema.problems(completed, ""), MAX_PROBLEMS))
+    read, problems = schema.collect(given)
     if problems:
-        raise JobFileError(problems, source)
-    job = _job(completed)
-    problem = problem_of(completed["spec"], job.gpus.options[-1])
+        raise JobFileError(tuple(problems), source)
+    job = _job(read)
+    problem = problem_of(read["spec"], job.gpus.options[-1])
     if problem is not None:
         raise JobFileError((problem,), source)
     if require_template and not job.type.model:
@@ -143,8 +145,10 @@ def _not_a_document(document: object) -> Problem | None:
 def _job(document: Fields) -> Job:
     metadata, spec = document["metadata"], document["spec"]
     environment = spec.get("environment", {})
-    framework = Framework(spec["framework"])
-    training = TRAINING.read(spec["training"])
+    framework: Framework = spec["framework"]
+    training: Training = spec["training"]
+    if training.epochs and training.iterations_per_epoch:
+        training = replace(training, iterations=training.epochs * training.iterations_per_epoch)
     return Job(
         id=JobId(full_name(document)),
         gpus=_gpus(spec["gpus"], framework),
@@ -156,19 +160,19 @@ def _job(document: Fields) -> Job:
         suspend=spec["suspend"],
         framework=framework,
         processes=processes_of(spec),
-        progress=PROGRESS.read(spec.get("progress", {})),
-        checkpoint=CHECKPOINT.read(spec["checkpoint"]),
-        batch=_BATCH.read(spec.get("batch", {})),
+        progress=spec.get("progress", Progress()),
+        checkpoint=spec["checkpoint"],
+        batch=spec.get("batch", BatchRange()),
         limits=Limits(
             ttl_seconds_after_finished=spec.get("ttlSecondsAfterFinished"),
             active_deadline_seconds=spec.get("activeDeadlineSeconds"),
             backoff_limit=spec["backoffLimit"],
         ),
         python=environment.get("python", ""),
-        variables=tuple(environment["variables"]) if "variables" in environment else None,
-        container=CONTAINER.read(environment["container"]) if "container" in environment else None,
-        preload=tuple(spec.get("warmStart", {}).get("preload", ())),
-        roles=_AUXILIARIES.read(spec.get("auxiliaries", ())),
+        variables=environment.get("variables"),
+        container=environment.get("container"),
+        preload=spec.get("warmStart", {}).get("preload", ()),
+        roles=spec.get("auxiliaries", ()),
         labels=metadata.get("labels", {}),
         template=spec.get("template", {}),
     )
@@ -179,7 +183,7 @@ def _gpus(gpus: Fields, framework: Framework) -> GpuDemand:
     return GpuDemand(
         options=options,
         requested=min(gpus.get("requested", options[-1]), options[-1]),
-        types=tuple(gpus.get("types", ())),
+        types=gpus.get("types", ()),
         mixed=gpus["mixed"],
         max_nodes=gpus.get("maxNodes", _default_max_nodes(framework)),
         ids=gpus["ids"],
@@ -202,7 +206,7 @@ def _type(profile: Fields | None, batch_size: int) -> JobType:
 
 def _rendered_spec(job: Job) -> Fields:
     """Write the spec with its defaults, in the order of the schema."""
-    training, progress = job.training, PROGRESS.write(job.progress)
+    training, progress = job.training, job.progress
     if training.epochs is not None:
         training = replace(training, iterations=None)
     spec = {"framework": job.framework.value, "template": job.template}
@@ -214,11 +218,13 @@ def _rendered_spec(job: Job) -> Fields:
         profile={}
         if job.type.is_of_one_job
         else without_none(model=job.type.model, dataset=job.type.dataset),
-        progress=progress if {"log", "file", "http"} & progress.keys() else None,
+        progress=PROGRESS.write(progress)
+        if progress.log or progress.file or progress.http
+        else None,
         checkpoint=CHECKPOINT.write(job.checkpoint),
         environment=_rendered_environment(job),
         warmStart=without_none(preload=list(job.preload)),
-        batch=_BATCH.write(job.batch),
+        batch=BATCH.write(job.batch) if job.batch.elastic else None,
         managedBy=job.managed_by,
         priority=job.priority,
         suspend=job.suspend,

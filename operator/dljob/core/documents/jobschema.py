@@ -9,13 +9,14 @@ A DLJob as a document: metadata, spec and status put together to one schema.
 import json
 from typing import Final
 
-from dljob.core.documents import jobforms, podfields
+from dljob.core import forms
+from dljob.core.documents import podfields
 from dljob.core.documents.jobfields import FIELDS
-from dljob.core.documents.language.records import Record
-from dljob.core.documents.language.schemas import Foreign, Json, Text
 from dljob.core.documents.rules import jobrules
 from dljob.core.model import Phase
-from dljob.core.problems import listed
+from dljob_wire.checkpoints import FOLDER
+from dljob_wire.kinds import Foreign, Json, OneOf, Record, Text
+from dljob_wire.problems import listed
 
 API_VERSION: Final = "dljob.io/v1alpha1"
 KIND: Final = "DLJob"
@@ -59,7 +60,7 @@ NAME: Final = Text(
     required=True,
     remedy="give the job a name, such as resnet18-imagenet",
     max_length=253,
-    form=jobforms.LABEL,
+    form=forms.LABEL,
 )
 
 
@@ -73,7 +74,7 @@ def _metadata() -> Record:
             "namespace": Text(
                 description="The namespace that the job belongs to.",
                 max_length=253,
-                form=jobforms.LABEL,
+                form=forms.LABEL,
             ),
             "labels": podfields.labels("Names by which jobs are selected."),
             "annotations": podfields.annotations(
@@ -83,7 +84,7 @@ def _metadata() -> Record:
                     SUBMIT_AT: Text(
                         description="In a simulation: when the job is submitted, in seconds.",
                         max_length=32,
-                        form=jobforms.SECONDS,
+                        form=forms.SECONDS,
                     ),
                     WORKING_DIRECTORY: Text(
                         description=(
@@ -91,7 +92,7 @@ def _metadata() -> Record:
                             " of the submission if left out."
                         ),
                         max_length=4096,
-                        form=jobforms.FOLDER,
+                        form=FOLDER,
                     ),
                 },
             ),
@@ -109,30 +110,27 @@ def build(*, runs: bool) -> Record:
             " are idle."
         ),
         fields={
-            "apiVersion": Text(
+            "apiVersion": OneOf(
+                (API_VERSION,),
                 description="The version of this schema.",
                 required=True,
                 remedy=f"write apiVersion: {API_VERSION}",
-                max_length=32,
-                choices=(API_VERSION,),
             ),
-            "kind": Text(
+            "kind": OneOf(
+                (KIND,),
                 description="The kind of the document.",
                 required=True,
                 remedy=f"write kind: {KIND}",
-                max_length=16,
-                choices=(KIND,),
             ),
             "metadata": _metadata(),
             "spec": _spec(runs=runs),
             "status": Record(
                 description="The status of the job. Only DLJob writes it.",
-                open=True,
+                is_open=True,
                 fields={
-                    "phase": Text(
+                    "phase": OneOf(
+                        tuple(phase.value for phase in Phase),
                         description="The phase of the job.",
-                        max_length=16,
-                        choices=tuple(phase.value for phase in Phase),
                     )
                 },
             ),
@@ -159,7 +157,7 @@ def openapi() -> Json:
     schema = RUNNABLE.openapi()
     schema["properties"]["metadata"] = {"type": "object"}
     schema["x-kubernetes-validations"] = [
-        jobforms.LABEL.validation(".metadata.name"),
+        forms.LABEL.validation(".metadata.name"),
         {
             "rule": _is_same("managedBy"),
             "message": "managedBy cannot change, because another controller may have begun with the job;"

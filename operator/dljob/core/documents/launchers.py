@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dljob.core.documents.rules.podrules import TRAINER
-from dljob.core.problems import Problem
+from dljob_wire.problems import Problem
 
 PER_GPU: Final = "perGpu"
 PER_NODE: Final = "perNode"

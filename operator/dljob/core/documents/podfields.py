@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from dljob.core.documents import jobforms
-from dljob.core.documents.jobforms import PATH_LENGTH
-from dljob.core.documents.language.records import Many, Record, Words
-from dljob.core.documents.language.schemas import Flag, Node, Number, Quantity, Text
+from dljob.core import forms
 from dljob.core.documents.rules import podrules
 from dljob.core.model import Container, Role
+from dljob_wire.kinds import Flag, Kind, Many, Named, Quantity, Record, Text, record
 
 _COMMAND = Many(
     description=(
@@ -24,22 +22,24 @@ _COMMAND = Many(
     remedy='write a list of its words, such as ["python", "train.py"]',
     min_items=1,
     max_items=256,
+    into=list,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
 _ARGS = Many(
     description="The words that are appended to the command.",
     remedy='write a list of words, such as ["--lr", "0.1"]',
     max_items=4096,
+    into=list,
     items=Text(description="A word of the command.", min_length=0, max_length=65_536),
 )
 # Open records rather than maps of amounts, because such a map would refuse the plain number in `cpu: 0.5`.
 _RESOURCES = Record(
     description="The needs of the container in addition to GPUs, as in any pod.",
-    open=True,
+    is_open=True,
     fields={
         part: Record(
             description=description,
-            open=True,
+            is_open=True,
             fields={
                 "nvidia.com/gpu": Quantity(
                     description="Leave it out, because spec.gpus says how many GPUs the job gets."
@@ -55,17 +55,18 @@ _RESOURCES = Record(
 _ENV = Many(
     description="Environment variables, as in any pod, but for those that name GPUs.",
     max_items=512,
+    into=list,
     key="name",
     items=Record(
         description="An environment variable.",
-        open=True,
+        is_open=True,
         fields={
             "name": Text(
                 description="The name of the variable.",
                 required=True,
                 remedy="give it a name",
                 max_length=256,
-                check=jobforms.not_a_variable,
+                check=forms.not_a_variable,
             )
         },
     ),
@@ -75,29 +76,29 @@ _NAME = Text(
     required=True,
     remedy="give it a name",
     max_length=63,
-    form=jobforms.LABEL,
+    form=forms.LABEL,
 )
-_PROBES: Final[dict[str, Node]] = {
+_PROBES: Final[dict[str, Kind]] = {
     "livenessProbe": Record(
         description="Not on the trainer, which Kubernetes would kill at each change of its GPUs.",
-        open=True,
+        is_open=True,
     ),
     "startupProbe": Record(
         description="Not on the trainer, which Kubernetes would kill at each change of its GPUs.",
-        open=True,
+        is_open=True,
     ),
 }
 _ANY_CONTAINER = Record(
     description="A container beside the training, unchanged as in any pod.",
     noun="the container",
-    open=True,
+    is_open=True,
     rules=podrules.CONTAINER_RULES,
     fields={"name": _NAME, "env": _ENV, "resources": _RESOURCES},
 )
 _TRAINING_CONTAINER = Record(
     description="A container of the pod; the one named trainer runs the training.",
     noun="the container",
-    open=True,
+    is_open=True,
     rules=(*podrules.CONTAINER_RULES, *podrules.TRAINER_RULES),
     fields={
         "name": _NAME,
@@ -110,67 +111,38 @@ _TRAINING_CONTAINER = Record(
 )
 
 
-ENGINES: Final = ("podman", "docker")
-"""The container engines that DLJob can use on one machine; the first installed one is the default."""
-
-CONTAINER: Final = Record(
-    into=Container,
+CONTAINER: Final = record(
+    Container,
     description=(
         "On one machine: runs the SideCar and the training in a container, so that GPUs change while"
         " the container goes on. The container uses the network of the machine, and sees the folder that"
         " the job runs in, the folder of its checkpoints, and its `folders`."
     ),
-    fields={
-        "image": Text(
-            description=(
-                "The image, which must be on the machine already; the image of the template's trainer"
-                " if left out. It needs a shell and Python 3.9 or newer, for the SideCar."
-            ),
-            max_length=512,
-            form=jobforms.IMAGE,
-        ),
-        "engine": Text(
-            description="The container engine: podman or docker; the first installed one if left out.",
-            max_length=16,
-            choices=ENGINES,
-        ),
-        "folders": Many(
-            description=(
-                "Folders of the machine, such as /data, that the container sees under the same"
-                " paths."
-            ),
-            max_items=64,
-            unique=True,
-            items=Text(
-                description="The path of a folder.", max_length=PATH_LENGTH, form=jobforms.MOUNTED
-            ),
-        ),
-    },
 )
 
 
-def labels(description: str) -> Words:
+def labels(description: str) -> Named:
     """Build the schema of the labels of any object."""
-    return Words(
+    return Named(
         description=description,
-        keys=jobforms.LABEL_KEY,
+        keys=forms.LABEL_KEY,
         max_items=256,
         values=Text(
             description="The value of a label.",
             min_length=0,
             max_length=63,
-            form=jobforms.LABEL_VALUE,
+            form=forms.LABEL_VALUE,
         ),
     )
 
 
 def annotations(
     description: str, *, own: str = "", known: Mapping[str, Text] = MappingProxyType({})
-) -> Words:
+) -> Named:
     """Build the schema of annotations. Of names that begin with ``own``, only those in ``known`` may be given."""
-    return Words(
+    return Named(
         description=description,
-        keys=jobforms.LABEL_KEY,
+        keys=forms.LABEL_KEY,
         max_items=256,
         values=Text(description="A note.", min_length=0, max_length=262_144),
         own=own,
@@ -181,7 +153,7 @@ def annotations(
 # DLJob adds labels here itself, so the field must be a map; no dry run checks the pods of auxiliaries.
 _METADATA = Record(
     description="Labels and annotations of the pods.",
-    open=True,
+    is_open=True,
     fields={
         "labels": labels("Names by which the pods are selected."),
         "annotations": annotations("Notes to the pods, for people and programs."),
@@ -196,6 +168,7 @@ def _containers(item: Record, description: str, *, required: bool) -> Many:
         remedy="give the containers of the pod",
         min_items=int(required),
         max_items=32,
+        into=list,
         key="name",
         items=item,
     )
@@ -207,7 +180,7 @@ def template(description: str, *, trains: bool, required: bool) -> Record:
         description="The pod, as in any other workload of Kubernetes.",
         required=True,
         remedy="give the pod, with its containers",
-        open=True,
+        is_open=True,
         rules=podrules.POD_RULES if trains else podrules.AUXILIARY_POD_RULES,
         fields={
             "containers": _containers(
@@ -248,23 +221,11 @@ def auxiliaries(*, runs: bool) -> Many:
         max_items=16,
         key="name",
         fixed_because="their pods are part of the running gang",
-        items=Record(
+        items=record(
+            Role,
             description="A role beside the training.",
             noun="the auxiliary",
-            into=Role,
             rules=podrules.AUXILIARY_RULES,
-            fields={
-                "name": Text(
-                    description="The name of the role, such as ps.",
-                    required=True,
-                    remedy="give it a name, such as ps",
-                    max_length=63,
-                    form=jobforms.LABEL,
-                ),
-                "replicas": Number(
-                    description="How many pods of it there are.", minimum=1, maximum=1000, default=1
-                ),
-                "template": template("The pod of this role.", trains=False, required=runs),
-            },
+            more={"template": template("The pod of this role.", trains=False, required=runs)},
         ),
     )

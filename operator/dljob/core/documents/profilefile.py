@@ -10,11 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from dljob.core.documents import jobforms
+from dljob.core import forms
 from dljob.core.documents.jobschema import API_VERSION
-from dljob.core.documents.language.records import Many, Record, without_none
-from dljob.core.documents.language.schemas import Number, Text
-from dljob.core.problems import Problem, WrongDocument, kind_of, plain, too_large
 from dljob.core.profiles import (
     FASTEST,
     LONGEST_COST_S,
@@ -29,8 +26,9 @@ from dljob.core.profiles import (
     Profile,
     Speed,
 )
-from dljob_wire.kinds import camel
+from dljob_wire.kinds import Many, Number, OneOf, Record, Text, Whole, camel, without_none
 from dljob_wire.messages import Shape
+from dljob_wire.problems import Problem, WrongDocument, kind_of, too_large
 
 KIND: Final = "Profile"
 LIST_KIND: Final = "ProfileList"
@@ -52,13 +50,10 @@ class ProfileFileError(WrongDocument):
 _SPEED: Final = Number(
     description="The number of iterations per second.",
     required=True,
-    whole=False,
     minimum=SLOWEST,
     maximum=int(FASTEST),
 )
-_SECONDS: Final = Number(
-    description="A time in seconds.", whole=False, minimum=0, maximum=int(LONGEST_COST_S)
-)
+_SECONDS: Final = Number(description="A time in seconds.", minimum=0, maximum=int(LONGEST_COST_S))
 
 _TYPE: Final = Record(
     description="The properties that jobs with this profile share.",
@@ -67,13 +62,13 @@ _TYPE: Final = Record(
     into=JobType,
     fields={
         "model": Text(
-            description="The model, such as resnet18.", required=True, form=jobforms.TYPE_PART
+            description="The model, such as resnet18.", required=True, form=forms.TYPE_PART
         ),
         "dataset": Text(
             description="The dataset, such as imagenet; left out where it is not known.",
-            form=jobforms.TYPE_PART,
+            form=forms.TYPE_PART,
         ),
-        "batchSize": Number(
+        "batchSize": Whole(
             description="The global batch size; 0 where it is not known.",
             default=0,
             minimum=0,
@@ -88,21 +83,20 @@ _SPEEDS: Final = Many(
     items=Record(
         description="The speed of one shape.",
         fields={
-            "gpus": Number(
+            "gpus": Whole(
                 description="On how many GPUs.", required=True, minimum=1, maximum=1_000_000
             ),
-            "nodes": Number(
+            "nodes": Whole(
                 description="On how many nodes.", default=1, minimum=1, maximum=1_000_000
             ),
             "gpuType": Text(
                 description="On which type of GPU; left out where there is but one.",
-                form=jobforms.TYPE_PART,
+                form=forms.TYPE_PART,
             ),
             "iterationsPerSecond": _SPEED,
             "weight": Number(
                 description="How many observations it is based on.",
                 default=1,
-                whole=False,
                 minimum=0,
                 maximum=1e9,
             ),
@@ -114,7 +108,6 @@ _SPEEDS: Final = Many(
             "seenAt": Number(
                 description="When the latest was made, in seconds since the epoch.",
                 default=0,
-                whole=False,
                 minimum=0,
                 maximum=1e12,
             ),
@@ -132,14 +125,12 @@ _ACCURACY: Final = Many(
             "iteration": Number(
                 description="The number of iterations.",
                 required=True,
-                whole=False,
                 minimum=0,
                 maximum=1e18,
             ),
             "value": Number(
                 description="The value of the metric after these iterations.",
                 required=True,
-                whole=False,
                 minimum=-1e100,
                 maximum=1e100,
             ),
@@ -165,8 +156,16 @@ _COST_SAMPLES: Final = Record(
 _PROFILE: Final = Record(
     description="The measurements of one type of job.",
     fields={
-        "apiVersion": Text(description="The version.", required=True, choices=(API_VERSION,)),
-        "kind": Text(description="The kind of the document.", required=True, choices=(KIND,)),
+        "apiVersion": OneOf(
+            (API_VERSION,),
+            description="The version.",
+            required=True,
+        ),
+        "kind": OneOf(
+            (KIND,),
+            description="The kind of the document.",
+            required=True,
+        ),
         "type": _TYPE,
         "speeds": _SPEEDS,
         "accuracy": _ACCURACY,
@@ -178,8 +177,16 @@ _PROFILE: Final = Record(
 _LIST: Final = Record(
     description="Several profiles.",
     fields={
-        "apiVersion": Text(description="The version.", required=True, choices=(API_VERSION,)),
-        "kind": Text(description="The kind of the document.", required=True, choices=(LIST_KIND,)),
+        "apiVersion": OneOf(
+            (API_VERSION,),
+            description="The version.",
+            required=True,
+        ),
+        "kind": OneOf(
+            (LIST_KIND,),
+            description="The kind of the document.",
+            required=True,
+        ),
         "items": Many(
             description="The profiles.", required=True, max_items=MOST_PROFILES, items=_PROFILE
         ),
@@ -211,11 +218,11 @@ def _checked(document: object, schema: Record, source: str) -> Document:
     problem = too_large(document, most=_MOST_VALUES) or _not_a_document(document)
     if problem is not None:
         raise ProfileFileError((problem,), source)
-    completed: Document = schema.completed(plain(document))
-    problems = tuple(schema.problems(completed, "")) or tuple(_repetitions(completed, ""))
-    if problems:
-        raise ProfileFileError(problems, source)
-    return completed
+    read, problems = schema.collect(document)
+    wrong = tuple(problems) or tuple(_repetitions(read, ""))
+    if wrong:
+        raise ProfileFileError(wrong, source)
+    return dict(read)
 
 
 def _not_a_document(document: object) -> Problem | None:
@@ -233,14 +240,14 @@ def _repetitions(document: Document, path: str) -> Iterator[Problem]:
     for index in _indices_of_twins(shapes):
         again = f"the speed of {shapes[index]} is in the list twice"
         yield Problem(f"{path}speeds[{index}]", None, again, "remove one of them")
-    iterations = [each["iteration"] for each in document.get("accuracy", ())]
+    iterations = [each.iteration for each in document.get("accuracy", ())]
     for index in _indices_of_twins(iterations):
-        again = f"iteration {iterations[index]} is in the list twice"
+        again = f"iteration {iterations[index]:g} is in the list twice"
         yield Problem(f"{path}accuracy[{index}]", None, again, "remove one of them")
 
 
 def _repeated_types(items: Iterable[Document]) -> Iterator[Problem]:
-    types = [_TYPE.read(item["type"]) for item in items]
+    types = [item["type"] for item in items]
     for index in _indices_of_twins(types):
         again = f"{types[index]} is in the list twice"
         yield Problem(f"items[{index}].type", None, again, "remove one of them")
@@ -255,13 +262,12 @@ def _indices_of_twins(values: Iterable[object]) -> Iterator[int]:
 
 
 def _profile(document: Document) -> Profile:
-    costs = document.get("costs")
     return Profile(
-        type=_TYPE.read(document["type"]),
+        type=document["type"],
         speeds={_shape(each): _speed(each) for each in document.get("speeds", ())},
-        accuracy=tuple(sorted(_ACCURACY.read(document.get("accuracy", ())))),
-        costs=None if costs is None else _COSTS.read(costs),
-        cost_samples=_COST_SAMPLES.read(document.get("costSamples", {})),
+        accuracy=tuple(sorted(document.get("accuracy", ()))),
+        costs=document.get("costs"),
+        cost_samples=document.get("costSamples", {}),
     )
 
 
@@ -273,7 +279,7 @@ def _speed(document: Document) -> Speed:
     return Speed(
         document["iterationsPerSecond"],
         document["weight"],
-        tuple(document.get("recent", ())),
+        document.get("recent", ()),
         document["seenAt"],
     )
 
@@ -298,9 +304,8 @@ def render(profile: Profile) -> Document:
             camel(str(term)): list(samples) for term, samples in profile.cost_samples.items()
         },
     )
-    problems = tuple(_PROFILE.problems(_PROFILE.completed(document), ""))
-    if problems:
-        raise ProfileFileError(problems, f"the profile of {profile.type}")
+    if problems := _PROFILE.collect(document)[1]:
+        raise ProfileFileError(tuple(problems), f"the profile of {profile.type}")
     return document
 
 

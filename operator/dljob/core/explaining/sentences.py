@@ -221,10 +221,9 @@ def _find_untimed(predictor: Predictor, job: Job) -> tuple[CostTerm, ...]:
     """Name the parts of a change in place that are neither measured nor set: they count as nothing."""
     profile, costs = predictor.profiles.get(job.type), predictor.costs_of(job)
     measured = profile.cost_samples if profile is not None else {}
-    saves = bool(job.checkpoint.signal or job.checkpoint.command or job.checkpoint.http)
     known = {
         CostTerm.PROCESS_INITIALIZATION: costs.process_start(1),
-        CostTerm.CHECKPOINT: costs.checkpoint if saves else inf,
+        CostTerm.CHECKPOINT: costs.checkpoint if job.checkpoint.is_possible else inf,
     }
     return tuple(term for term, seconds in known.items() if seconds <= 0 and term not in measured)
 

@@ -14,16 +14,13 @@ from dljob.core.model.clusters import Cluster
 from dljob.core.model.job_states import JobState
 from dljob.core.model.jobs import (
     BatchRange,
-    Checkpoint,
     Container,
     Direction,
-    Framework,
     GpuDemand,
     Job,
     JobId,
     Limits,
     Phase,
-    Progress,
     Role,
     Target,
     Training,
@@ -31,6 +28,8 @@ from dljob.core.model.jobs import (
 from dljob.core.model.nodes import Gpu, GpuRef, Node, NodeName
 from dljob.core.model.placements import Placement, Slice
 from dljob.core.model.snapshots import Mechanism, Snapshot
+from dljob_wire.checkpoints import Checkpoint
+from dljob_wire.training import Framework, Progress
 
 __all__ = [
     "DEMANDS",

@@ -17,7 +17,7 @@ from dljob.core.policies.baselines.srtf import Srsf, Srtf
 from dljob.core.policies.foresight import Foresight
 from dljob.core.policies.papers.adaptive import Adaptive
 from dljob.core.policies.papers.tiresias import Tiresias
-from dljob.core.problems import nearest
+from dljob_wire.problems import nearest
 
 Known = Mapping[str, Callable[..., Policy]]
 """Policies by their names."""

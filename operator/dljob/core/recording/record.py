@@ -12,32 +12,34 @@ reader would misread gets a new :data:`VERSION`; a new field or a new kind of li
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from dljob.core.model import NodeName, Placement
-from dljob_wire import codec, kinds
+from dljob_wire import codec
 from dljob_wire.kinds import (
-    Each,
     Either,
     Flag,
-    Maybe,
-    Nested,
+    Json,
+    Kind,
+    Many,
     Number,
     OneOf,
-    Text,
+    Refuse,
+    Said,
     Whole,
     Wrong,
-    wire,
+    declare,
+    nested,
 )
 
 FORMAT = "dljob.io/record"
 VERSION = 1
 
 _TIME = Number()
-_NAME = Text(512)
-_SENTENCE = Text(8192)
+_NAME = Said(512)
+_SENTENCE = Said(8192)
 _MOST = 100_000
 """Maximum length of a list in a line; a longer one means that the record is damaged."""
 MOST_MISSING = 100
@@ -84,22 +86,22 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class _Part:
-    name: str = field(metadata=wire(_NAME))
-    gpu_ids: tuple[int, ...] = field(metadata=wire(Each(Whole(), _MOST)))
+    name: str = declare(_NAME)
+    gpu_ids: tuple[int, ...] = declare(Many(Whole(), _MOST))
 
 
 @dataclass(frozen=True)
 class _Places:
-    gpus: int = field(metadata=wire(Whole()))
-    nodes: tuple[_Part, ...] = field(metadata=wire(Each(Nested(_Part), _MOST)))
-    gpu_type: str = field(default="", metadata=wire(_NAME))
+    gpus: int = declare(Whole())
+    nodes: tuple[_Part, ...] = declare(Many(nested(_Part), _MOST))
+    gpu_type: str = declare(_NAME, "")
 
 
-class _PlacementKind(kinds.Kind):
+class _PlacementKind(Kind):
     """A placement, as the status of a DLJob has it."""
 
-    def read(self, value: Any, path: str) -> Placement:
-        read: _Places = Nested(_Places).read(value, path)
+    def read(self, value: Any, path: str, *, refuse: Refuse) -> Placement:
+        read: _Places = nested(_Places).read(value, path, refuse=refuse)
         placement = Placement.of(
             {NodeName(part.name): part.gpu_ids for part in read.nodes}, read.gpu_type
         )
@@ -111,48 +113,48 @@ class _PlacementKind(kinds.Kind):
 
     def write(self, value: Placement) -> Any:
         parts = tuple(_Part(part.node, part.gpus) for part in value.slices)
-        return Nested(_Places).write(_Places(value.gpus, parts, value.gpu_type))
+        return nested(_Places).write(_Places(value.gpus, parts, value.gpu_type))
 
-    def schema(self) -> dict[str, Any]:
-        return Nested(_Places).described()
+    def keywords(self) -> Json:
+        return nested(_Places).keywords()
 
 
-_PLACEMENT = Maybe(_PlacementKind())
+_PLACEMENT = _PlacementKind()
 
 
 @dataclass(frozen=True)
 class Expected:
     """The expectation of a decision for a job with its new GPUs."""
 
-    iterations_per_second: float | None = field(default=None, metadata=wire(Maybe(Number())))
+    iterations_per_second: float | None = declare(Number(), None)
     """``None`` if unknown."""
-    confidence: float = field(default=0.0, metadata=wire(Number(0.0, 1.0)))
+    confidence: float = declare(Number(0.0, 1.0), 0.0)
     """How far that speed can be trusted, from 0 to 1."""
-    remaining_seconds: float | None = field(default=None, metadata=wire(Maybe(Number())))
+    remaining_seconds: float | None = declare(Number(), None)
     """Until the job has ended; ``None``: not known."""
-    pause_seconds: float = field(default=0.0, metadata=wire(Number()))
+    pause_seconds: float = declare(Number(), 0.0)
     """For how long the change keeps the job from training."""
 
 
-EXPECTED = Nested(Expected)
+EXPECTED = nested(Expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """The first line."""
 
-    format: str = field(default=FORMAT, metadata=wire(_NAME))
-    version: int = field(default=VERSION, metadata=wire(Whole(1)))
-    source: Source = field(metadata=wire(OneOf(Source)))
-    clock: Clock = field(default=Clock.EPOCH, metadata=wire(OneOf(Clock)))
-    since: float = field(default=0.0, metadata=wire(_TIME))
+    format: str = declare(_NAME, FORMAT)
+    version: int = declare(Whole(1), VERSION)
+    source: Source = declare(OneOf(Source))
+    clock: Clock = declare(OneOf(Clock), Clock.EPOCH)
+    since: float = declare(_TIME, 0.0)
     """Lines before that time describe only the state at that time."""
-    until: float = field(default=0.0, metadata=wire(_TIME))
+    until: float = declare(_TIME, 0.0)
     """The last line of a job holds until then."""
-    policy: str = field(default="", metadata=wire(_NAME))
-    title: str = field(default="", metadata=wire(_SENTENCE))
+    policy: str = declare(_NAME, "")
+    title: str = declare(_SENTENCE, "")
     """Name of the machine, cluster or trace."""
-    missing: tuple[str, ...] = field(default=(), metadata=wire(Each(_SENTENCE, MOST_MISSING)))
+    missing: tuple[str, ...] = declare(Many(_SENTENCE, MOST_MISSING), ())
     """Gaps of the source, as sentences; empty: nothing is known to be missing."""
 
 
@@ -160,16 +162,16 @@ class Header:
 class Gpu:
     """A GPU goes into service, or out of it."""
 
-    at: float = field(metadata=wire(_TIME))
-    node: str = field(metadata=wire(_NAME))
-    gpu: int = field(metadata=wire(Whole()))
+    at: float = declare(_TIME)
+    node: str = declare(_NAME)
+    gpu: int = declare(Whole())
     """Its number on the node."""
-    gpu_type: str = field(default="", metadata=wire(_NAME))
-    uuid: str = field(default="", metadata=wire(_NAME))
-    in_service: bool = field(default=True, metadata=wire(Flag()))
-    reason: str = field(default="", metadata=wire(_SENTENCE))
+    gpu_type: str = declare(_NAME, "")
+    uuid: str = declare(_NAME, "")
+    in_service: bool = declare(Flag(), default=True)
+    reason: str = declare(_SENTENCE, "")
     """Why it is out of service."""
-    held: bool = field(default=False, metadata=wire(Flag()))
+    held: bool = declare(Flag(), default=False)
     """A job that the reader may not see has it; not out of service, and no job of this record gets it."""
 
 
@@ -177,14 +179,14 @@ class Gpu:
 class Submitted:
     """A job was submitted."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    options: tuple[int, ...] = field(default=(), metadata=wire(Each(Whole(1), _MOST)))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    options: tuple[int, ...] = declare(Many(Whole(1), _MOST), ())
     """The numbers of GPUs that it can run on."""
-    requested: int = field(default=0, metadata=wire(Whole()))
-    priority: int = field(default=0, metadata=wire(Whole(-(10**9), 10**9)))
-    model: str = field(default="", metadata=wire(_NAME))
-    user: str = field(default="", metadata=wire(_NAME))
+    requested: int = declare(Whole(), 0)
+    priority: int = declare(Whole(-(10**9), 10**9), 0)
+    model: str = declare(_NAME, "")
+    user: str = declare(_NAME, "")
     """The value of the label ``dljob.io/user``."""
 
 
@@ -192,20 +194,20 @@ class Submitted:
 class Decided:
     """The scheduler decided about a job."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    step: str = field(metadata=wire(_NAME))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    step: str = declare(_NAME)
     """``start``, ``reshape``, ``move``, ``stop``, ``wait`` or ``restart``."""
-    generation: int = field(default=0, metadata=wire(Whole()))
+    generation: int = declare(Whole(), 0)
     """Counts the decisions about a job."""
-    cause: str = field(default="", metadata=wire(_NAME))
-    for_job: str | None = field(default=None, metadata=wire(Maybe(_NAME)))
+    cause: str = declare(_NAME, "")
+    for_job: str | None = declare(_NAME, None)
     """The other job that the reason names: for which this one makes room, or which is ahead."""
-    sentence: str = field(default="", metadata=wire(_SENTENCE))
-    old: Placement | None = field(default=None, metadata=wire(_PLACEMENT))
-    new: Placement | None = field(default=None, metadata=wire(_PLACEMENT))
-    expected: Expected | None = field(default=None, metadata=wire(Maybe(EXPECTED)))
-    cost_seconds: float | None = field(default=None, metadata=wire(Maybe(Number())))
+    sentence: str = declare(_SENTENCE, "")
+    old: Placement | None = declare(_PLACEMENT, None)
+    new: Placement | None = declare(_PLACEMENT, None)
+    expected: Expected | None = declare(EXPECTED, None)
+    cost_seconds: float | None = declare(Number(), None)
     """For how long the job then did not train because of it; ``None``: not known, or not yet."""
 
 
@@ -213,11 +215,11 @@ class Decided:
 class Given:
     """A job has these GPUs until its next line of this kind or its end."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    generation: int = field(default=0, metadata=wire(Whole()))
-    placement: Placement | None = field(default=None, metadata=wire(_PLACEMENT))
-    gpu_seconds: float = field(default=0.0, metadata=wire(Number()))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    generation: int = declare(Whole(), 0)
+    placement: Placement | None = declare(_PLACEMENT, None)
+    gpu_seconds: float = declare(Number(), 0.0)
     """GPU-seconds that the job had used by then."""
 
 
@@ -225,12 +227,12 @@ class Given:
 class Phase:
     """A change of a job's GPUs reached a stage."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    phase: Stage = field(metadata=wire(OneOf(Stage)))
-    generation: int = field(default=0, metadata=wire(Whole()))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    phase: Stage = declare(OneOf(Stage))
+    generation: int = declare(Whole(), 0)
     """Of the decision that asked for the change."""
-    node: str = field(default="", metadata=wire(_NAME))
+    node: str = declare(_NAME, "")
     """Where a job has several nodes, each of them reaches a phase; empty: all of them."""
 
 
@@ -238,13 +240,13 @@ class Phase:
 class Progress:
     """How far a job is, and how fast it trains from now on."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    iteration: float = field(default=0.0, metadata=wire(Number()))
-    iterations_total: float | None = field(default=None, metadata=wire(Maybe(Number())))
-    iterations_per_second: float = field(default=0.0, metadata=wire(Number()))
-    metric: float | None = field(default=None, metadata=wire(Maybe(Number(-1e300))))
-    lost_seconds: float = field(default=0.0, metadata=wire(Number()))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    iteration: float = declare(Number(), 0.0)
+    iterations_total: float | None = declare(Number(), None)
+    iterations_per_second: float = declare(Number(), 0.0)
+    metric: float | None = declare(Number(-1e300), None)
+    lost_seconds: float = declare(Number(), 0.0)
     """How long the iterations took that the job has repeated by then."""
 
 
@@ -252,25 +254,25 @@ class Progress:
 class Happened:
     """Something else that happened to a job, such as a crash or a lost node."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    name: str = field(metadata=wire(_NAME))
-    message: str = field(default="", metadata=wire(_SENTENCE))
-    warning: bool = field(default=False, metadata=wire(Flag()))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    name: str = declare(_NAME)
+    message: str = declare(_SENTENCE, "")
+    warning: bool = declare(Flag(), default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A job is over; it has no GPUs any more."""
 
-    at: float = field(metadata=wire(_TIME))
-    job: str = field(metadata=wire(_NAME))
-    outcome: str = field(metadata=wire(_NAME))
+    at: float = declare(_TIME)
+    job: str = declare(_NAME)
+    outcome: str = declare(_NAME)
     """``Completed``, ``Failed`` or ``Removed``."""
-    gpu_seconds: float = field(default=0.0, metadata=wire(Number()))
-    reshapes: int = field(default=0, metadata=wire(Whole()))
-    message: str = field(default="", metadata=wire(_SENTENCE))
-    lost_seconds: float = field(default=0.0, metadata=wire(Number()))
+    gpu_seconds: float = declare(Number(), 0.0)
+    reshapes: int = declare(Whole(), 0)
+    message: str = declare(_SENTENCE, "")
+    lost_seconds: float = declare(Number(), 0.0)
     """How long the iterations took that the job has repeated."""
 
 
@@ -279,7 +281,7 @@ Line = Gpu | Submitted | Decided | Given | Phase | Progress | Happened | Ended
 LINES = (Gpu, Submitted, Decided, Given, Phase, Progress, Happened, Ended)
 """In the order in which those of one instant are written: a job is submitted before it is decided about."""
 
-_LINE = Either(LINES)
+_LINE = Either(*LINES)
 _RANKS = {kind: rank for rank, kind in enumerate(LINES)}
 
 
@@ -308,13 +310,13 @@ def encode_line(line: Line) -> str:
 
 def decode_line(text: str) -> Line:
     """Read what :func:`encode_line` wrote; raises :class:`~dljob_wire.kinds.Wrong`."""
-    line: Line = _LINE.read(codec.parse(text.encode()), "")
+    line: Line = _LINE.parse(codec.parse(text.encode()))
     return line
 
 
 def encode(record: Record) -> Iterator[str]:
     """Yield the lines of a file, each with its end."""
-    header = Nested(Header).write(record.header)
+    header = nested(Header).write(record.header)
     yield json.dumps(header, allow_nan=False, separators=(",", ":")) + "\n"
     for line in record.lines:
         yield encode_line(line) + "\n"
@@ -345,7 +347,7 @@ def _read_header(text: str, name: str) -> Header:
             f" above {VERSION}; upgrade dljob"
         )
     try:
-        header: Header = Nested(Header).read(document, "")
+        header: Header = nested(Header).parse(document)
     except Wrong as wrong:
         raise RecordError(f"{name}, line 1: {wrong}") from wrong
     return header

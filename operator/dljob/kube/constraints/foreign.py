@@ -42,10 +42,6 @@ class Ways(NamedTuple):
     """The annotation or variable that exposes GPUs to the pod without a request."""
     runtime_class: str = ""
 
-    @property
-    def is_any(self) -> bool:
-        return bool(self.requested or self.claims or self.seen_by or self.runtime_class)
-
     def why(self, is_gpu_claim: Callable[[Name], bool], runtime_class: str) -> str:
         """Return how the pod reaches GPUs; empty if it does not."""
         if self.requested:
@@ -63,12 +59,13 @@ def read_ways(document: PodDocument) -> Ways | None:
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return None
     ways = Ways(spec["nodeName"], _requested(spec), tuple(_iter_claims(document)))
-    if not _is_of_daemon_set(document):
-        # Monitors and plugins in DaemonSets see all GPUs by design, and do not compute on them.
+    owners = document["metadata"].get("ownerReferences") or ()
+    # Monitors and plugins in DaemonSets see all GPUs by design, and do not compute on them.
+    if not any(owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in owners):
         ways = ways._replace(
             seen_by=_seen_by(document), runtime_class=str(spec.get("runtimeClassName") or "")
         )
-    return ways if ways.is_any else None
+    return ways if any(ways[1:]) else None
 
 
 def is_gpu_driver(driver: str) -> bool:
@@ -115,8 +112,3 @@ def _seen_by(document: PodDocument) -> str:
             ):
                 return f"the variable {VISIBLE}"
     return ""
-
-
-def _is_of_daemon_set(document: PodDocument) -> bool:
-    owners = document["metadata"].get("ownerReferences") or ()
-    return any(owner.get("kind") == "DaemonSet" and owner.get("controller") for owner in owners)

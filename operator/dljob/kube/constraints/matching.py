@@ -15,7 +15,6 @@ from dljob.kube.constraints.requirements import (
     Requirement,
     Taint,
     Term,
-    Toleration,
     Wants,
 )
 
@@ -32,25 +31,29 @@ def may_run(wants: Wants, machine: NodeTraits) -> bool:
 
 def is_wanted(wants: Wants, machine: NodeTraits) -> bool:
     """True if the pod's selector and affinity match the node."""
-    return all(machine.labels.get(key) == value for key, value in wants.selector) and _holds_one(
-        wants.terms, machine
+    return all(machine.labels.get(key) == value for key, value in wants.selector) and (
+        wants.terms is None or any(_holds(term, machine) for term in wants.terms)
     )
 
 
 def find_repelling(wants: Wants, machine: NodeTraits) -> Taint | None:
     """Return a taint that the pod does not tolerate."""
-    repelling = (each for each in machine.taints if not _is_tolerated(each, wants.tolerations))
-    return next(repelling, None)
+    for taint in machine.taints:
+        is_tolerated = any(
+            each.effect in ("", taint.effect)
+            and each.key in ("", taint.key)
+            and (each.operator == "Exists" or each.value == taint.value)
+            for each in wants.tolerations
+        )
+        if taint.effect in REPELLING and not is_tolerated:
+            return taint
+    return None
 
 
 def at_best(machine: NodeTraits) -> NodeTraits:
     """Return the node without its temporary taints."""
     lasting = tuple(taint for taint in machine.taints if not taint.key.startswith(TEMPORARY))
     return replace(machine, taints=lasting) if lasting != machine.taints else machine
-
-
-def _holds_one(terms: tuple[Term, ...] | None, machine: NodeTraits) -> bool:
-    return terms is None or any(_holds(term, machine) for term in terms)
 
 
 def _holds(term: Term, machine: NodeTraits) -> bool:
@@ -84,15 +87,3 @@ def _compares(requirement: Requirement, value: str | None) -> bool:
     except (ValueError, IndexError, TypeError):
         return False
     return there > bound if requirement.operator == "Gt" else there < bound
-
-
-def _is_tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
-    return taint.effect not in REPELLING or any(_tolerates(each, taint) for each in tolerations)
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    return (
-        toleration.effect in ("", taint.effect)
-        and toleration.key in ("", taint.key)
-        and (toleration.operator == "Exists" or toleration.value == taint.value)
-    )

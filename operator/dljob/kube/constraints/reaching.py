@@ -63,8 +63,10 @@ class Reaching:
         return self.others.put(name, read_ways(document) if document is not None else None)
 
     def show_claim(self, name: Name, document: ClaimDocument | None) -> bool:
+        allocation = ((document or {}).get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or ()
         before = name in self._claims
-        if document is not None and _has_gpus(document):
+        if any(is_gpu_driver(str(each.get("driver") or "")) for each in results):
             self._claims.add(name)
         else:
             self._claims.discard(name)
@@ -111,9 +113,3 @@ class Reaching:
                 if why := counted.why(self._claims.__contains__, runtime_class):
                     return f"pod {'/'.join(name)} {why}"
         return ""
-
-
-def _has_gpus(claim: ClaimDocument) -> bool:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or ()
-    return any(is_gpu_driver(str(each.get("driver") or "")) for each in results)

@@ -15,7 +15,7 @@ from dljob.kube.constraints.requirements import (
     Toleration,
     Wants,
 )
-from dljob.kube.documents import Json, NodeDocument, NodeSelectorTerm, PodSpec
+from dljob.kube.documents import NodeDocument, NodeSelectorTerm, PodSpec
 
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _NOT_READY: Final = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
@@ -29,7 +29,8 @@ def read_traits(document: NodeDocument) -> NodeTraits:
     ]
     if spec.get("unschedulable"):
         taints.append(_UNSCHEDULABLE)
-    if not _is_ready(status):
+    conditions = status.get("conditions") or ()
+    if not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
         # The corresponding taint may come later.
         taints.append(_NOT_READY)
     return NodeTraits(
@@ -38,11 +39,6 @@ def read_traits(document: NodeDocument) -> NodeTraits:
         dict(document["metadata"].get("labels") or {}),
         tuple(taints),
     )
-
-
-def _is_ready(status: Json) -> bool:
-    conditions = status.get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def read_wants(spec: PodSpec) -> Wants:
@@ -56,7 +52,15 @@ def read_wants(spec: PodSpec) -> Wants:
         amounts=tuple(sorted(requests_of(spec).items())),
         selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         terms=terms,
-        tolerations=tuple(_read_toleration(each) for each in spec.get("tolerations") or ()),
+        tolerations=tuple(
+            Toleration(
+                each.get("key") or "",
+                each.get("operator") or "Equal",
+                each.get("value") or "",
+                each.get("effect") or "",
+            )
+            for each in spec.get("tolerations") or ()
+        ),
     )
 
 
@@ -71,13 +75,4 @@ def _read_requirements(documents: Any) -> tuple[Requirement, ...]:
     return tuple(
         Requirement(each["key"], each["operator"], tuple(each.get("values") or ()))
         for each in documents or ()
-    )
-
-
-def _read_toleration(document: Json) -> Toleration:
-    return Toleration(
-        document.get("key") or "",
-        document.get("operator") or "Equal",
-        document.get("value") or "",
-        document.get("effect") or "",
     )

@@ -3,17 +3,21 @@ Mirrors of the watched objects, including our own latest writes (law 2).
 
 The resource version decides which document is newer, so the answer to a write and the event of a watch can arrive in
 any order.
+
+Most of each object is never read, and thousands are kept, so the mirrors drop parts of them. A pod of a job can be
+trimmed most, because the job holds the same and is kept whole. The lists name the fields to drop, so that code may begin
+to read another field without a change here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, Protocol, TypeVar, cast
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from dljob.core.documents.jobnames import manager_of
 from dljob.kube import names
 from dljob.kube.constraints.other_pods import OtherObjects
 from dljob.kube.documents import Json, NodeDocument, PodDocument
 from dljob.kube.names import Name
-from dljob.kube.watches.trimming import is_more_than_a_heartbeat, trim, trim_node, trim_pod
 
 D = TypeVar("D", bound=Json)
 """The type of a kind's documents."""
@@ -21,6 +25,30 @@ D = TypeVar("D", bound=Json)
 _OUR_OWN = frozenset({"resourceVersion", "finalizers"})
 MOST_GONE = 10_000
 """The number of remembered deleted objects; an older event for one may still arrive."""
+
+_BOOKS: Final = frozenset({"managedFields"})
+_VERSION: Final = frozenset({"resourceVersion"})
+_HEARTBEAT: Final = frozenset({"lastHeartbeatTime"})
+_OF_NODE: Final = frozenset({"daemonEndpoints", "images", "volumesAttached", "volumesInUse"})
+_OF_POD: Final = frozenset({"affinity", "imagePullSecrets", "tolerations", "volumes"})
+_OF_CONTAINER: Final = frozenset(
+    {
+        "args",
+        "command",
+        "env",
+        "envFrom",
+        "lifecycle",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+        "volumeMounts",
+    }
+)
+
+LONGEST_SHARED: Final = 64
+"""Longer texts, such as scripts and messages, seldom occur twice."""
 
 
 def _is_more_than_ours(known: Json, shown: Json) -> bool:
@@ -52,6 +80,59 @@ def epoch_of(document: Json) -> int:
     """Return the epoch of the status; 0 without one."""
     epoch: int = (document.get("status") or {}).get("epoch", 0)
     return epoch
+
+
+def trim(document: Json) -> dict[str, Any]:
+    """Drop the managed fields, which take a third of an object."""
+    return _with_shared_texts({**document, "metadata": _without(document["metadata"], _BOOKS)})
+
+
+def trim_pod(pod: PodDocument) -> dict[str, Any]:
+    """Drop the parts of a pod that its job holds as well."""
+    spec = _without(pod.get("spec") or {}, _OF_POD)
+    for kind in ("containers", "initContainers"):
+        if containers := spec.get(kind):
+            spec[kind] = [_without(each, _OF_CONTAINER) for each in containers]
+    return trim({**pod, "spec": spec})
+
+
+def trim_node(node: NodeDocument) -> dict[str, Any]:
+    """Drop the images and the heartbeats of a node."""
+    status = _without(node.get("status") or {}, _OF_NODE)
+    if conditions := status.get("conditions"):
+        status["conditions"] = [_without(each, _HEARTBEAT) for each in conditions]
+    return trim({**node, "status": status})
+
+
+def is_more_than_a_heartbeat(known: NodeDocument, shown: NodeDocument) -> bool:
+    """True if more than the heartbeat of a node has changed."""
+    one, other = (
+        {**each, "metadata": _without(each["metadata"], _VERSION)} for each in (known, shown)
+    )
+    return one != other
+
+
+def _without(document: Json, left_out: Collection[str]) -> dict[str, Any]:
+    return {name: each for name, each in document.items() if name not in left_out}
+
+
+def _with_shared_texts(document: Json) -> dict[str, Any]:
+    """
+    Return a copy that shares names and short texts with all other documents.
+
+    Each answer of the API server has its own copies; shared, a job and its pod take half of the memory.
+    """
+    return {sys.intern(name): _share(each) for name, each in document.items()}
+
+
+def _share(value: Any) -> Any:
+    if isinstance(value, str):
+        return sys.intern(value) if len(value) <= LONGEST_SHARED else value
+    if isinstance(value, dict):
+        return _with_shared_texts(value)
+    if isinstance(value, list):
+        return [_share(each) for each in value]
+    return value
 
 
 class Mirror(Generic[D]):
@@ -94,8 +175,11 @@ class Mirror(Generic[D]):
         known = self._objects.get(name)
         if known is not None and version_of(known) >= version:
             return
-        if known is None and self._is_past(name, version):
-            return
+        if known is None:
+            # An unknown object may have been deleted since this version.
+            listed_at = (self._listed_at.get(each, -1) for each in ("", name.namespace))
+            if version <= max(self._gone.get(name, -1), *listed_at):
+                return
         if not self._is_meant(document):
             # It may have the name of an earlier object that is meant, whose end was not shown yet.
             if known is not None:
@@ -132,11 +216,6 @@ class Mirror(Generic[D]):
                 del self._objects[name]
                 self._changed(name, True)  # noqa: FBT003 - as above
         self._listed_at[namespace] = max(self._listed_at.get(namespace, -1), version)
-
-    def _is_past(self, name: Name, version: int) -> bool:
-        """Return true if an unknown object of this version has been deleted since."""
-        listed_at = (self._listed_at.get(each, -1) for each in ("", name.namespace))
-        return version <= max(self._gone.get(name, -1), *listed_at)
 
 
 class Listener(Protocol):

@@ -91,7 +91,7 @@ class Watches:
         self._api = api
         self._followed = followed
         self._namespaces = namespaces
-        self._began_anew = asyncio.Event()
+        self._restarted = asyncio.Event()
         self.ended = asyncio.Event()
         """Set this event to end the watches."""
 
@@ -122,8 +122,8 @@ class Watches:
     async def run(self) -> None:
         """Watch until ``ended`` is set."""
         lister = asyncio.get_running_loop().create_task(self._list_again())
-        # Neither our list nor the first one of the watch shows what was deleted between the two.
-        self._began_anew.set()
+        # Neither our list nor the first one of the watch shows an object that was deleted between the two.
+        self._restarted.set()
         try:
             with warnings.catch_warnings():
                 # kopf warns about its own options.
@@ -145,43 +145,42 @@ class Watches:
 
     async def _list_again(self) -> None:
         while True:
-            await self._began_anew.wait()
+            await self._restarted.wait()
             # Such events come in bursts.
             await asyncio.sleep(SETTLE_S)
             # Before the list, so that a watch that restarts meanwhile causes another one.
-            self._began_anew.clear()
+            self._restarted.clear()
             try:
                 await self.list_all()
             except (NotInstalled, Rejected, Unreachable) as error:
-                log.warning("cannot list what there is: %s", error)
+                log.warning("cannot list the objects: %s", error)
             except Exception:
                 # If this task ended, objects that are deleted while a watch is interrupted would stay in
                 # the mirrors.
-                log.exception("cannot list what there is")
+                log.exception("cannot list the objects")
             else:
                 continue
             await asyncio.sleep(AGAIN_S)
-            self._began_anew.set()
+            self._restarted.set()
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry)
         async def login(**_: Any) -> kopf.AiohttpSession:
-            return _connection(self._access)
+            session = aiohttp.ClientSession(
+                connector=Connector(self._access, limit=0),
+                headers=self._access.headers(),
+                response_class=_Answer,
+            )
+            return kopf.AiohttpSession(server=self._access.address, aiohttp_session=session)
 
         for each in self._followed:
-            self._register(each, registry)
+            kind, see = each.resource, partial(self._see, each)
+            kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)(see)
         return registry
 
-    def _register(self, followed: Followed, registry: kopf.OperatorRegistry) -> None:
-        kind = followed.resource
-
-        @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)
-        async def see(event: Any, **_: Any) -> None:
-            self._see(followed, event)
-
-    def _see(self, followed: Followed, event: Any) -> None:
+    async def _see(self, followed: Followed, event: Any, **_: Any) -> None:
         namespaces = self._namespaces_of(followed)
         namespace = event["object"]["metadata"].get("namespace", "")
         if "" not in namespaces and namespace not in namespaces:
@@ -193,7 +192,7 @@ class Watches:
             mirror.show_end(document)
             return
         if event["type"] is None:
-            self._began_anew.set()
+            self._restarted.set()
         mirror.show(document)
 
 
@@ -269,11 +268,3 @@ class _Answer(aiohttp.ClientResponse):
 
     async def json(self, **_: Any) -> Any:
         return parse(await self.read())
-
-
-def _connection(access: Access) -> kopf.AiohttpSession:
-    connector = Connector(access, limit=0)
-    session = aiohttp.ClientSession(
-        connector=connector, headers=access.headers(), response_class=_Answer
-    )
-    return kopf.AiohttpSession(server=access.address, aiohttp_session=session)

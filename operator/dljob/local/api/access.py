@@ -36,6 +36,7 @@ OPEN = frozenset(
         ("GET", "/v1/jobs"),
         ("POST", "/v1/jobs"),
         ("POST", "/v1/plan"),
+        ("POST", "/v1/what-if"),
         ("GET", "/v1/jobs/{name}"),
     }
 )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dljob.core.documents.jobforms import LABEL_KEY
+from dljob.core.forms import LABEL_KEY
 
 Labels = Mapping[str, str]
 

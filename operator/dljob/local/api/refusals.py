@@ -17,9 +17,9 @@ from aiohttp import web
 
 from dljob.control.situation.ports import Fenced
 from dljob.core.checking import BrokenLaw
-from dljob.core.problems import Problem
 from dljob.local.jobs.registry import is_locked, why_not_written
 from dljob.store.store import StoreError
+from dljob_wire.problems import Problem
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,6 @@ def _written(complaint: Complaint) -> dict[str, Any]:
 
 
 def _shown(value: object) -> object:
-    """Cut a long value, or leave it out."""
     if isinstance(value, str):
         return value[:LONGEST_VALUE]
     if isinstance(value, int):

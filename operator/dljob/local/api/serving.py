@@ -84,8 +84,10 @@ class Server:
         try:
             await web.TCPSite(self._metrics, host or "127.0.0.1", port).start()
         except OSError as error:
+            # asyncio puts words of its own around the system's message.
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise StateError(
-                f"serving.metrics: {address} cannot be opened ({_reason(error)}); choose another"
+                f"serving.metrics: {address} cannot be opened ({reason}); choose another"
                 " port, or end the process that has it"
             ) from error
 
@@ -99,11 +101,6 @@ class Server:
             # Unless another controller has begun meanwhile; a socket that is left does no harm.
             with contextlib.suppress(Fenced, sqlite3.Error), self._registry.leading():
                 self._path.unlink(missing_ok=True)
-
-
-def _reason(error: OSError) -> str:
-    """Return the system's own message, without asyncio's words around it."""
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 class SocketAccess(NamedTuple):
@@ -142,12 +139,14 @@ def _listen(path: Path, access: SocketAccess) -> socket.socket:
     """
     Make the socket, which gets its name only when it listens and has its permissions.
 
-    An existing socket is left from a crash, because the caller holds the lock of the folder.
+    An existing socket is left from a crash, because the caller holds the lock of the folder. It goes first: a full disk
+    may have no other inode.
     """
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     hidden = path.with_suffix(".new")
     try:
-        hidden.unlink(missing_ok=True)
+        for left in (hidden, path):
+            left.unlink(missing_ok=True)
         ours.bind(str(hidden))
         access.apply(hidden)
         ours.listen(128)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from dljob.control.deciding.futures import show_placement, without_nothing
 from dljob.control.judging.progress import counted
 from dljob.control.reporting.events import event_name
-from dljob.control.reporting.plans import show_placement, without_nothing
 from dljob.control.reporting.reasons import Outlook
 from dljob.control.settings import Setting
 from dljob.control.situation.ports import Entry

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dljob.core.documents.podfields import ENGINES
+from dljob.core.model.jobs import ENGINES
 
 SIDECAR = "/dljob"
 """The folder of the SideCar in the container."""

@@ -83,15 +83,13 @@ def find_first_processes(socket: str) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if wanted in words and _is_first((folder / "status").read_text(errors="replace")):
+            if wanted not in words:
+                continue
+            lines = (folder / "status").read_text(errors="replace").splitlines()
+            numbers = next((line.split()[1:] for line in lines if line[:6] == "NSpid:"), [])
+            if len(numbers) > 1 and numbers[-1] == "1":
                 found.append(int(folder.name))
     return found
-
-
-def _is_first(status: str) -> bool:
-    """Return whether a process is PID 1 of another namespace."""
-    numbers = next((line.split()[1:] for line in status.splitlines() if line[:6] == "NSpid:"), [])
-    return len(numbers) > 1 and numbers[-1] == "1"
 
 
 def keep(container: Container, command: Sequence[str]) -> int:

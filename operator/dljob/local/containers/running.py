@@ -9,9 +9,9 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dljob.core.documents.podfields import ENGINES
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Job
+from dljob.core.model.jobs import ENGINES
 from dljob.local.containers import engines
 from dljob.local.containers.engines import ContainerSpec, Mount
 from dljob.local.environments import Origin
@@ -86,22 +86,13 @@ def _without_repetitions(mounts: Sequence[Mount]) -> list[Mount]:
 
 
 def keeper_command(
-    container: ContainerSpec, name: str, *, socket: Path, command: Sequence[str]
+    mode: str, engine: str, *, name: str, socket: Path, words: Sequence[str]
 ) -> list[str]:
-    """Return the command of the keeper that runs a SideCar in the container."""
-    words = container.words(name, [engines.START, "run", *command])
-    return [*_keeper("run", container.engine, name=name, socket=socket), *words]
-
-
-def proof_command(
-    engine: str, name: str, *, socket: Path, command: Sequence[str] = ()
-) -> list[str]:
-    """Return the command that proves that a container is gone, and then becomes ``command``."""
-    return [*_keeper("prove", engine, name=name, socket=socket), *command]
-
-
-def _keeper(mode: str, engine: str, *, name: str, socket: Path) -> list[str]:
-    return [sys.executable, "-I", "-m", KEEPER, mode, engine, name, f"--socket={socket}"]
+    """
+    Return the command of the keeper, which runs a container with these words, or proves that it is gone and then becomes them.
+    """
+    keeper = [sys.executable, "-I", "-m", KEEPER, mode, engine, name, f"--socket={socket}"]
+    return [*keeper, *words]
 
 
 # --- the SideCar for containers

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dljob.control.acting.sidecar_options import CHECKPOINT_REFERENCE
-from dljob.core.documents.podfields import ENGINES
 from dljob.core.model import Job
-from dljob.core.problems import Problem
+from dljob.core.model.jobs import ENGINES
 from dljob.local.containers import engines, running
 from dljob.local.containers.engines import ContainerSpec
 from dljob.local.environments import Origin, Submitter
+from dljob_wire.problems import Problem
 
 TRIAL_SECONDS = 20.0
 """The time limit for all trials of a request: ``dljob submit`` waits 30 s for an answer."""

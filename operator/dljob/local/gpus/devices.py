@@ -2,7 +2,8 @@
 The GPUs of this machine as nodes: those that NVML finds, or virtual ones.
 
 Virtual GPUs are only numbers that jobs get, for trials. Real GPUs are shared with other programs: each has a lock
-(:mod:`dljob.local.gpus.gpu_locks`), and a GPU that other processes use (:mod:`dljob.local.gpus.occupancy`) is out of service.
+(:mod:`dljob.local.gpus.gpu_locks`), and a GPU that other processes use is out of service. :mod:`dljob_wire.occupancy` judges that, also for SideCars before
+each start.
 """
 
 import asyncio
@@ -19,10 +20,9 @@ from dljob.core.model import Gpu, Node, NodeName
 from dljob.core.primitives.once_per_change import OncePerChange
 from dljob.local.files.file_threads import AllBusyError, FileThreads
 from dljob.local.gpus.gpu_choices import choose, visible
-from dljob.local.gpus.gpu_locks import FOLDER, GpuLock
+from dljob.local.gpus.gpu_locks import FOLDER, GpuLock, describe_process
 from dljob.local.gpus.nvml import Device, Driver, Nvml
-from dljob.local.gpus.occupancy import OwnUse, find_foreign, is_there
-from dljob_wire.occupancy import Usage
+from dljob_wire.occupancy import Parents, Usage, find_load, find_users, is_below
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,59 @@ PATIENCE_S = 10.0
 Nodes = Callable[[], tuple[Node, ...]]
 
 
-def virtual_node(gpus: int, name: str) -> Node:
-    return Node.of(name, gpus)
+def parent_of(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[1])
+
+
+def is_there(pid: int) -> bool:
+    """Return whether a process exists, even if ``/proc`` hides processes of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        # It belongs to another user, or has an impossible number.
+        return True
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class OwnUse:
+    """The processes and GPUs of this ``dljob up``."""
+
+    processes: Collection[int]
+    """Its SideCars, the ancestors of all processes of its jobs."""
+    held: Collection[str]
+    """The GPUs that its jobs have or have not released yet, by UUID."""
+
+
+def find_foreign(
+    usages: Mapping[str, Usage],
+    ours: OwnUse,
+    *,
+    parents: Parents = parent_of,
+    exists: Callable[[int], bool] = is_there,
+    describe: Callable[[int], str] = describe_process,
+) -> dict[str, str]:
+    """Return the foreign use of each GPU that others use, by UUID."""
+    reasons = {}
+    for uuid, usage in usages.items():
+        why = find_users(
+            usage,
+            # In this order: a process that ends before its parents are read may have been ours.
+            is_ours=lambda pid: is_below(pid, ours.processes, parents) or not exists(pid),
+            describe=describe,
+        )
+        if not why and uuid not in ours.held and not any(map(exists, usage.processes)):
+            # In a container NVML does not name other processes.
+            why = find_load(usage)
+        if why:
+            reasons[uuid] = why
+    return reasons
 
 
 class RealGpus:

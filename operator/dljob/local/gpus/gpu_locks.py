@@ -135,16 +135,13 @@ def _is_locked(held: int, start: int, *, length: int) -> bool:
 
 def _name_owner(held: int) -> str:
     with contextlib.suppress(OSError, ValueError, IndexError):
+        status = os.fstat(held)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()
-            if words[1] == "FLOCK" and words[5] == _inode(os.fstat(held)):
+            if words[1] == "FLOCK" and words[5] == f"{device}:{status.st_ino}":
                 return describe_process(int(words[4]))
     return "process unknown"
-
-
-def _inode(status: os.stat_result) -> str:
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    return f"{major:02x}:{minor:02x}:{status.st_ino}"
 
 
 def describe_process(pid: int) -> str:

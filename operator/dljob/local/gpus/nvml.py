@@ -113,12 +113,15 @@ class Nvml:
         if not uuid:
             log.warning("NVML counts GPU %d and cannot use it; it is left out", index)
             return None
+        name = _text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
+        words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").split()
         minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
         path = "" if minor is None else DEVICE.format(minor)
         return Device(
             index=index,
             uuid=_text(uuid),
-            model=_model(_text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")),
+            # One word, such as H200.
+            model=words[0].split("-")[0] if words else "",
             path=path if os.path.exists(path) else "",  # noqa: PTH110 - may be empty
         )
 
@@ -132,9 +135,3 @@ class Nvml:
 
 def _text(name: str | bytes) -> str:
     return name if isinstance(name, str) else name.decode()
-
-
-def _model(name: str) -> str:
-    """Return the model as one word, such as ``H200``."""
-    words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").split()
-    return words[0].split("-")[0] if words else ""

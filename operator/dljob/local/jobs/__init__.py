@@ -1,1 +1,1 @@
-"""The list of jobs of one machine: its file, its journal, and what a damaged one is restored from."""
+"""The list of jobs of one machine: its file with a copy, and the folders of jobs, which complete a list that was lost."""

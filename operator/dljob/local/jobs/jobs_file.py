@@ -1,37 +1,29 @@
 """
-The file of the list of jobs, with its journal: opened, checked, restored, and written by one controller.
+The file of the list of jobs: opened, checked, restored from its copy, and written by one controller.
 
-:mod:`dljob.local.jobs.registry` reads the list once, at the start, and writes each change. Every opening checks both copies:
+SQLite's rollback journal makes each change complete and durable: a controller that is killed leaves all of a change or
+nothing. It costs several writes to the disk for each change, which is little here because jobs change rarely. Unlike a
+write-ahead log it holds no committed change, so its loss never turns the list into an earlier one.
 
-- the file holds a seal, a checksum of all cells, which shows flipped bits and lost cells;
-- the journal (:mod:`dljob.local.jobs.journal`) holds every transaction with a checksum, and is written first.
-
-A file that is damaged, missing or older than its journal is restored from the journal; a damaged journal is rewritten
-from the file. If both are damaged no controller starts, because it would assign GPUs that jobs still hold.
+If the file is damaged or missing, its copy takes its place. :mod:`dljob.local.jobs.relisting` completes it from the folders
+of the jobs.
 """
 
+import json
 import logging
+import os
+import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from dljob.control.situation.clocks import Reading
+from dljob.control.situation.clocks import Reading, Stamp
 from dljob.control.situation.ports import Fenced
 from dljob.local.folders import StateError
-from dljob.local.jobs import journal
-from dljob.local.jobs.cells import EPOCH, Change, Content, Key, Seal, leader
-from dljob.local.jobs.jobs_schema import STEPS
-from dljob.local.jobs.journal import Found, Journal
-from dljob.local.jobs.reserve import Reserve
-from dljob.store.sqlite.database import (
-    connect,
-    enter_write_ahead_mode,
-    name_of,
-    transaction,
-    upgrade,
-)
+from dljob.store.sqlite.database import connect, transaction
 
 log = logging.getLogger(__name__)
 
@@ -39,108 +31,107 @@ OPENING_S: Final = 30.0
 """How long another controller may take for its last write."""
 LOCKED_S: Final = 0.05
 """How long to wait while another process has locked the file. The loop does nothing else meanwhile, and tries again later."""
+ROOM_BYTES: Final = 1 << 18
+"""The free space that the file and its rollback journal each keep for changes on a full disk."""
+LEAST_BYTES, LEAST_INODES = 1 << 20, 16
+"""With less free space or fewer free inodes on the disk no job is accepted."""
+LONGEST_JOURNAL: Final = 1 << 20
 
-_NO_DAMAGE = tuple(
-    f"SQLITE_{name}"
-    for name in ("BUSY", "LOCKED", "FULL", "READONLY", "CANTOPEN", "PERM", "AUTH", "NOMEM")
+VERSION: Final = 5
+_COLUMNS = ("order", "document", "status", "cancelled", "spec_generation", "origin")
+_SCHEMA = (
+    "CREATE TABLE leader (epoch INTEGER NOT NULL, reading TEXT NOT NULL, restored INTEGER NOT NULL)",
+    """
+    CREATE TABLE jobs (
+        name TEXT PRIMARY KEY,
+        "order" INTEGER NOT NULL,
+        document TEXT NOT NULL,
+        status TEXT NOT NULL,
+        cancelled INTEGER NOT NULL,
+        spec_generation INTEGER NOT NULL,
+        origin TEXT NOT NULL
+    )
+    """,
+    "CREATE TABLE cordons (node TEXT, gpu INTEGER, reason TEXT NOT NULL, PRIMARY KEY (node, gpu))",
+    "CREATE TABLE holds (namespace TEXT PRIMARY KEY, reason TEXT NOT NULL)",
 )
-"""SQLite errors that do not mean that the content of the file is damaged."""
 
 
 class _DamagedError(Exception):
     """The file is damaged; the message holds the reason."""
 
 
-class Opened(NamedTuple):
-    """A list of jobs that a new controller has opened."""
-
-    file: "JobsFile"
-    content: Content
-    """The list before this controller began."""
-    mended: str
-    """The damage that was repaired, in one line; empty if there was none."""
-
-
 class JobsFile:
-    """The file and its journal, for the life of a controller."""
+    """The file, for the life of a controller."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, *, content: Content) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, *, least_epoch: int) -> None:
         self.path = path
-        self.epoch = content.epoch
-        self.reserve = Reserve(path)
-        self._db = db
-        self._journal = Journal(_journal_of(path))
-        self._revision = content.revision
-        self._seal = Seal(content.cells)
+        self.db = db
+        self.former_epoch, reading, restored = db.execute("SELECT * FROM leader").fetchone()
+        """0 for a new list."""
+        boot, since_boot, at = json.loads(reading)
+        self.former_reading = Reading(Stamp(boot, since_boot), at)
+        """The clocks when the last controller began."""
+        self.is_restored = bool(restored)
+        """True if the list is a copy to which nothing was added that has happened since."""
+        self.epoch = max(int(self.former_epoch), least_epoch) + 1
         self._identity = _identify(path)
+        self._copied = -1
 
     @classmethod
-    def open(cls, path: Path, reading: Reading, *, least_epoch: int = 0) -> Opened:
-        """Begin an epoch of at least ``least_epoch``, in which no earlier controller can write.
+    def open(cls, path: Path, reading: Reading, *, least_epoch: int = 0) -> "JobsFile":
+        """Begin an epoch above ``least_epoch``, in which no earlier controller can write.
 
         Raises :class:`StateError`.
         """
         try:
+            # Version 0.1.0 kept free space and inodes in these.
+            path.with_name("reserve").unlink(missing_ok=True)
+            shutil.rmtree(path.with_name("reserved-inodes"), ignore_errors=True)
             try:
-                opened = _open(path, reading, least_epoch=least_epoch)
-            except (sqlite3.Error, OSError):
-                if not Reserve(path).release():
-                    raise
-                log.warning(
-                    "%s: its disk is full; the room and inodes that are kept for it are used", path
-                )
-                opened = _open(path, reading, least_epoch=least_epoch)
-            opened.file.reserve.make()
-            return opened
-        except (sqlite3.Error, OSError) as error:
+                return _open(path, reading, least_epoch=least_epoch)
+            except _DamagedError as error:
+                _restore(path, str(error))
+            return _open(path, reading, least_epoch=least_epoch)
+        except (sqlite3.Error, OSError, _DamagedError) as error:
             raise StateError(
                 f"{path}: cannot be used as the list of jobs ({error}); make room or repair the"
                 " file, or name another folder with --state"
             ) from error
 
     def close(self) -> None:
-        self._db.close()
-        self._journal.close()
+        self.back_up()
+        self.db.close()
 
-    def commit(self, change: Change) -> None:
-        """Write a change to the disk; raises :class:`Fenced` or :class:`sqlite3.Error`."""
-        length = self._journal.length
+    def commit(self, statement: str, *rows: Sequence[object]) -> None:
+        """Execute a statement for each of these rows; raises :class:`Fenced` or :class:`sqlite3.Error`."""
+        with self.leading():
+            self.db.executemany(statement, rows)
+
+    def insist_on_room(self) -> None:
+        """Refuse a new job on a full disk, and leave the room in the file to changes of other jobs."""
+        found = os.statvfs(self.path.parent)
+        # A file system that makes inodes as it needs them reports none.
+        has_inodes = not found.f_files or found.f_favail >= LEAST_INODES
+        if found.f_bavail * found.f_frsize < LEAST_BYTES or not has_inodes:
+            raise sqlite3.OperationalError("database or disk is full")
+        _keep_room(self.db, self.path)
+
+    def back_up(self) -> None:
+        """Renew the copy if the list has changed. An error leaves the former copy until the next change."""
+        copy = _copy_of(self.path)
         try:
-            with self.leading():
-                parts = self._write(change)
-        except BaseException:
-            self._journal.truncate(length)
-            raise
-        self._seal.accept(parts)
-        self._revision += 1
-        if self._journal.is_long:
-            with suppress(sqlite3.Error):
-                self._journal.rewrite(_load(self._db))
-
-    def insist(self, change: Change) -> None:
-        """Write a change that frees room, even on a full disk."""
-        try:
-            self.commit(change)
-        except sqlite3.Error:
-            if not self.reserve.release():
-                raise
-            self.commit(change)
-
-    def begin(self, content: Content) -> None:
-        """Write the whole list to a new journal, and its seal to the file."""
-        self._db.execute("UPDATE seal SET revision = ?, seal = ?", self._sealed(self._revision))
-        self._journal.rewrite(content)
-
-    def _write(self, change: Change) -> dict[Key, int]:
-        _put(self._db, change)
-        parts = self._seal.prepare(change)
-        sealed = self._sealed(self._revision + 1, parts)
-        self._db.execute("UPDATE seal SET revision = ?, seal = ?", sealed)
-        self._journal.append(self._revision + 1, change)
-        return parts
-
-    def _sealed(self, revision: int, parts: dict[Key, int] | None = None) -> tuple[int, str]:
-        return revision, self._seal.text(revision, parts or {})
+            if self._copied == self.db.total_changes:
+                return
+            self._copied = self.db.total_changes
+            # Take the lock here, because the backup of sqlite3 would wait for it without end.
+            with transaction(self.db, writes=False):
+                self.insist_on_leading()
+                _write_copy(self.db, copy).replace(copy)
+        except Fenced:
+            pass
+        except (sqlite3.Error, OSError, _DamagedError) as error:
+            log.warning("%s: was not renewed (%s)", copy, error)
 
     @contextmanager
     def leading(self) -> Iterator[None]:
@@ -148,7 +139,7 @@ class JobsFile:
 
         A controller that is suspended in here, and resumes an hour later, still leads then.
         """
-        with transaction(self._db, writes=True):
+        with transaction(self.db, writes=True):
             self.insist_on_leading()
             yield
 
@@ -166,8 +157,7 @@ class JobsFile:
         with suppress(FileNotFoundError):
             if _identify(self.path) != self._identity:
                 raise Fenced(f"{self.path}: was replaced by the file of another controller")
-        query = """SELECT value FROM cells WHERE name = ? AND "column" = ?"""
-        (epoch,) = self._db.execute(query, EPOCH).fetchone()
+        (epoch,) = self.db.execute("SELECT epoch FROM leader").fetchone()
         if epoch != self.epoch:
             raise Fenced(f"{self.path}: another controller has started (epoch {epoch})")
 
@@ -175,152 +165,180 @@ class JobsFile:
 # --- opening
 
 
-def _open(path: Path, reading: Reading, *, least_epoch: int) -> Opened:
-    found = journal.read(_journal_of(path))
-    try:
-        _insist_on_existence(path, found)
-        return _connect_and_begin(path, found, reading=reading, least_epoch=least_epoch)
-    except _DamagedError as error:
-        if found.content is None or not found.is_whole:
-            raise StateError(_hopeless(path, str(error), found=found)) from error
-        _move_aside(path)
-        opened = _connect_and_begin(
-            path, found, reading=reading, least_epoch=least_epoch, restores=True
-        )
-        aside = f"the damaged file is {path.name}.damaged"
-        return opened._replace(
-            mended=f"{path}: {error}; it was restored from its journal, and {aside}"
-        )
-
-
-def _insist_on_existence(path: Path, found: Found) -> None:
-    if found.exists and (not path.exists() or path.stat().st_size == 0):
-        raise _DamagedError("is gone" if not path.exists() else "is empty")
-
-
-def _connect_and_begin(
-    path: Path, found: Found, *, reading: Reading, least_epoch: int, restores: bool = False
-) -> Opened:
-    """Read the file and begin an epoch in it, in one transaction; raises :class:`_DamagedError`."""
+def _open(path: Path, reading: Reading, *, least_epoch: int) -> JobsFile:
+    """Check the file and begin an epoch in it; raises :class:`_DamagedError`."""
+    may_be_new = not (_copy_of(path).exists() or _journal_of_version_4(path).exists())
     db = connect(path, patience_seconds=OPENING_S, creates=True)
     try:
         path.chmod(0o600)
-        enter_write_ahead_mode(db, patience_seconds=OPENING_S)
-        db.execute("PRAGMA synchronous=FULL")
+        _insist_on_integrity(db, may_be_new=may_be_new)
         with transaction(db, writes=True):
-            is_current = _upgrade(db, path)
-            content = _newer(db, _read(db, is_sealed=is_current), found=found, restores=restores)
-            known = found.content.epoch if found.content is not None else 0
-            change = leader(max(content.epoch, known, least_epoch) + 1, reading)
-            _put(db, change)
-            begun = Content({**content.cells, **change}, content.revision + 1)
-            file = JobsFile(path, db, content=begun)
-            file.begin(begun)
+            _upgrade(db, path)
+        for pragma in (
+            "synchronous = FULL",
+            # The journal keeps its space and inode, which a full disk may lack.
+            "journal_mode = PERSIST",
+            f"journal_size_limit = {LONGEST_JOURNAL}",
+            # The environments of jobs may hold secrets.
+            "secure_delete = ON",
+        ):
+            db.execute(f"PRAGMA {pragma}")
+        with transaction(db, writes=True):
+            file = JobsFile(path, db, least_epoch=least_epoch)
+            begun = file.epoch, json.dumps([*reading.stamp, reading.at])
+            db.execute("UPDATE leader SET epoch = ?, reading = ?", begun)
+        _journal_of_version_4(path).unlink(missing_ok=True)
+        _keep_room(db, path)
         db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
-    except sqlite3.Error as error:
+    except BaseException as error:
         db.close()
-        if _says_damage(error):
+        # An OperationalError is one of the disk, of rights or of locks.
+        is_damage = isinstance(error, (sqlite3.DatabaseError, LookupError, TypeError, ValueError))
+        if is_damage and not isinstance(error, sqlite3.OperationalError):
             raise _DamagedError(f"is damaged ({error})") from error
         raise
-    except BaseException:
-        db.close()
-        raise
-    return Opened(file, content, _mended(path, found, content=content) if is_current else "")
+    return file
 
 
-def _newer(db: sqlite3.Connection, content: Content, *, found: Found, restores: bool) -> Content:
-    """Update the file to the state of its journal if the journal is newer."""
-    known = found.content
-    if known is None or known.revision <= content.revision:
-        return content
-    # If only the last change is missing, the controller was killed between the two writes, before
-    # it acted.
-    if not restores and content.revision + 1 < known.revision:
-        raise _DamagedError(
-            f"is older than its journal (revision {content.revision}, and not {known.revision})"
-        )
-    db.execute("DELETE FROM cells")
-    _put(db, known.cells)
-    return known
-
-
-def _upgrade(db: sqlite3.Connection, path: Path) -> bool:
-    """Upgrade the file; return whether it was current already."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > len(STEPS):
-        raise StateError(
-            f"{path}: was written by a newer dljob (version {version} of the file, this one knows"
-            f" {len(STEPS)}); use that one, or name another folder with --state"
-        )
-    upgrade(db, STEPS, version=max(0, version))
-    return bool(version == len(STEPS))
-
-
-def _read(db: sqlite3.Connection, *, is_sealed: bool) -> Content:
-    damage = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+def _insist_on_integrity(db: sqlite3.Connection, *, may_be_new: bool = False) -> None:
+    (damage,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if damage != "ok":
         raise _DamagedError(f"is damaged ({' '.join(str(damage).split())})")
+    if not may_be_new and db.execute("PRAGMA user_version").fetchone() == (0,):
+        raise _DamagedError("is gone or empty")
+
+
+def _upgrade(db: sqlite3.Connection, path: Path) -> None:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == VERSION:
+        return
+    if version not in (0, 4):
+        raise StateError(
+            f"{path}: was written by another version of dljob (version {version} of the file, this"
+            f" one knows 4 and {VERSION}); use that one, or name another folder with --state"
+        )
+    for statement in _SCHEMA:
+        db.execute(statement)
+    if version:
+        _insist_on_all_of_version_4(db, path)
+        _read_version_4(db)
+    else:
+        db.execute("INSERT INTO leader VALUES (0, ?, 0)", ('["", 0.0, 0.0]',))
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _insist_on_all_of_version_4(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file of version 4 that lacks changes of its journal.
+
+    If only the last one is missing, the controller was killed between the two writes, before it acted.
+    """
+    journal = _journal_of_version_4(path)
+    # After the last line feed comes an unfinished line.
+    lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else []
+    ((revision,),) = db.execute("SELECT revision FROM seal").fetchall()
+    with suppress(ValueError, LookupError, TypeError):
+        if json.loads(lines[-1].partition(b" ")[2])["revision"] > revision + 1:
+            raise StateError(_restorable(path, f"lacks changes that {journal.name} has"))
+
+
+def _read_version_4(db: sqlite3.Connection) -> None:
+    """Take over a file with a row for each value of a job, and of the list under an empty name."""
+    jobs: dict[str, dict[str, object]] = {"": {}}
+    for name, column, value in db.execute("SELECT * FROM cells"):
+        jobs.setdefault(name, {})[column] = value
+    facts = jobs.pop("")
+    db.execute("INSERT INTO leader VALUES (?, ?, 0)", (facts.pop("epoch"), facts.pop("reading")))
+    db.executemany(
+        "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)",
+        ((name, *(columns[each] for each in _COLUMNS)) for name, columns in jobs.items()),
+    )
+    for column, reason in facts.items():
+        if column.startswith("hold "):
+            db.execute("INSERT INTO holds VALUES (?, ?)", (column.removeprefix("hold "), reason))
+        else:
+            node, _, gpu = column.rpartition("/")
+            db.execute("INSERT INTO cordons VALUES (?, ?, ?)", (node, int(gpu), reason))
+    db.execute("DROP TABLE cells")
+    db.execute("DROP TABLE seal")
+
+
+def _keep_room(db: sqlite3.Connection, path: Path) -> None:
+    """Keep free pages in the file and its journal, so that a full disk prevents no start and no cancellation."""
+    with suppress(sqlite3.OperationalError, OSError):
+        (free,) = db.execute("PRAGMA freelist_count").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        journal = path.with_name(f"{path.name}-journal").stat().st_size
+        if min(free * size, journal) < ROOM_BYTES // 2:
+            db.execute("DROP TABLE IF EXISTS room")
+            db.execute(f"CREATE TABLE room AS SELECT zeroblob({ROOM_BYTES})")
+            # The journal keeps the pages, as of any row that is deleted securely.
+            db.execute("DROP TABLE room")
+
+
+# --- the copy
+
+
+def _write_copy(db: sqlite3.Connection, target: Path, *, restores: bool = False) -> Path:
+    """Write a copy that may take the place of ``target``; raises :class:`_DamagedError`."""
+    new = target.with_name(f"{target.name}.new")
+    new.unlink(missing_ok=True)
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
-        content = _load(db)
-        seal = Seal(content.cells).text(content.revision)
-    except (TypeError, ValueError) as error:
-        raise _DamagedError(f"is damaged ({error})") from error
-    if is_sealed and db.execute("SELECT seal FROM seal").fetchone()[0] != seal:
-        raise _DamagedError("is damaged (its content does not match its seal)")
-    return content
+        with closing(connect(new, patience_seconds=0.0, creates=False)) as copy:
+            # Without a journal: an unfinished copy is removed.
+            copy.execute("PRAGMA journal_mode = OFF")
+            db.backup(copy)
+            _insist_on_integrity(copy)
+            if restores:
+                copy.execute("UPDATE leader SET restored = 1")
+    except BaseException:
+        new.unlink()
+        raise
+    return new
 
 
-def _mended(path: Path, found: Found, *, content: Content) -> str:
-    name = _journal_of(path)
-    if content.revision and not found.exists:
-        return f"{name}: was missing; it was written again from {path.name}"
-    return f"{name}: {found.damage}; it was written again from {path.name}" if found.damage else ""
-
-
-def _hopeless(path: Path, why: str, *, found: Found) -> str:
-    name = _journal_of(path).name
-    other = f"{name} as well ({found.damage})" if found.exists else f"{name} is gone"
-    return (
-        f"{path}: {why}, and {other}; put copies of both back, or move both away: then the list begins"
-        " empty, and jobs that live keep their GPUs"
+def _restore(path: Path, why: str) -> None:
+    """Put the damaged file aside, and a copy of its copy in its place; raises :class:`StateError`."""
+    if _journal_of_version_4(path).exists():
+        raise StateError(_restorable(path, why))
+    copy = _copy_of(path)
+    try:
+        made = time.localtime(copy.stat().st_mtime)
+        with closing(connect(copy, patience_seconds=OPENING_S, creates=False)) as db:
+            new = _write_copy(db, path, restores=True)
+    except (_DamagedError, sqlite3.DatabaseError, FileNotFoundError) as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise
+        raise StateError(
+            f"{path}: {why}, and {copy.name} {'as well' if copy.exists() else 'is gone'}; put a copy of"
+            " it back, or move both away: then the list begins empty, and jobs that live keep their GPUs"
+        ) from error
+    # The journal first: SQLite would apply it to the file that takes the place.
+    for end in ("-journal", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(f"{path.name}{end}").replace(path.with_name(f"{path.name}.damaged{end}"))
+    new.replace(path)
+    log.warning(
+        "%s: %s; its copy of %s takes its place, with all that the folders of the jobs show; submit jobs"
+        " again that are missing, cancel those again that are back; the damaged file is %s.damaged",
+        *(path, why, time.strftime("%Y-%m-%d %H:%M:%S", made), path.name),
     )
 
 
-def _journal_of(path: Path) -> Path:
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.copy")
+
+
+def _journal_of_version_4(path: Path) -> Path:
     return path.with_name(f"{path.name}.journal")
 
 
-def _move_aside(path: Path) -> None:
-    """Keep the damaged file for inspection, in place of an earlier one."""
-    for end in ("", "-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            path.with_name(f"{path.name}{end}").replace(path.with_name(f"{path.name}.damaged{end}"))
-
-
-def _says_damage(error: sqlite3.Error) -> bool:
-    # That of our own journal has no name of SQLite's.
-    if isinstance(error.__cause__, OSError):
-        return False
-    name = name_of(error)
-    if name.startswith("SQLITE_IOERR"):
-        return name.startswith("SQLITE_IOERR_SHORT_READ")
-    return not name.startswith(_NO_DAMAGE)
+def _restorable(path: Path, why: str) -> str:
+    return (
+        f"{path}: {why}; start dljob 0.1.0 there once, which restores it from {path.name}.journal"
+    )
 
 
 def _identify(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_dev, found.st_ino
-
-
-def _load(db: sqlite3.Connection) -> Content:
-    cells = {(name, column): value for name, column, value in db.execute("SELECT * FROM cells")}
-    ((revision,),) = db.execute("SELECT revision FROM seal").fetchall()
-    return Content(cells, int(revision))
-
-
-def _put(db: sqlite3.Connection, change: Change) -> None:
-    for key, value in change.items():
-        if value is None:
-            db.execute("""DELETE FROM cells WHERE name = ? AND "column" = ?""", key)
-        else:
-            db.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (*key, value))

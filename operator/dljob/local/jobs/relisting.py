@@ -1,5 +1,5 @@
 """
-Opens the list of jobs at the start of a controller, and adds living pods that the list had lost.
+Opens the list of jobs at the start of a controller, and completes a list that was lost from the folders of the jobs.
 
 :mod:`dljob.local.running` calls it before the first decision; :mod:`dljob.local.jobs.unlisted` finds the pods.
 """
@@ -9,17 +9,19 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dljob.control.sidecars.dialing import DialSettings, Line, NotAccepted, Unreachable
 from dljob.control.situation.ports import MOST_JUMP
 from dljob.control.situation.status import Booking, Status
-from dljob.core.model import JobId, Node, NodeName
+from dljob.core.model import GpuRef, JobId, Node, NodeName
 from dljob.local.environments import Origin, Submitter
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
 from dljob.local.jobs.registry import Registry, is_locked, why_not_written
 from dljob.local.jobs.rows import is_lost
-from dljob.local.jobs.unlisted import find_unlisted, narrowed, status_with
+from dljob.local.jobs.unlisted import Unlisted, find_unlisted, may_live, narrowed, status_with
+from dljob.local.pods.pod_folders import read_end
 from dljob.local.pods.processes import Pods
 from dljob.local.state_folder import note_epoch, read_epoch
 from dljob_wire.messages import State
@@ -76,29 +78,67 @@ class Relisting:
 
         Raises :class:`~dljob.local.folders.StateError` if the list has another pod in the place of one, or cannot be written.
         """
-        found = find_unlisted(self._folders, registry.entries)
-        for job in dict.fromkeys(pod.key.job for pod in found):
-            pods = [pod for pod in found if pod.key.job == job]
-            entry = registry.entries.get(job)
-            before = entry.status if entry is not None else None
-            # From here on, the loop notices if the pod ends.
-            status = status_with(before, pods, nodes=nodes, now=self._clock())
-            try:
+        try:
+            if registry.is_restored:
+                self._catch_up(registry, nodes)
+            found = find_unlisted(self._folders, registry.entries)
+            for job in dict.fromkeys(pod.key.job for pod in found):
+                pods = [pod for pod in found if pod.key.job == job]
+                # From here on, the loop notices if the pod ends.
+                before = self._without_former(registry, pods)
+                status = status_with(before, pods, nodes=nodes, now=self._clock())
                 registry.adopt(job, status, origin=self._owner_of(job))
-            except sqlite3.Error as error:
-                raise self._not_written(error) from error
-            named = ", ".join(map(str, pods))
-            message = f"{named}: lives, and was not in the list of jobs; it keeps its GPUs"
-            events.add(job, "ListedAgain", message, warning=True)
+                named = ", ".join(map(str, pods))
+                message = f"{named}: lives, and was not in the list of jobs; it keeps its GPUs"
+                events.add(job, "ListedAgain", message, warning=True)
+        except sqlite3.Error as error:
+            raise self._not_written(error) from error
+
+    def _catch_up(self, registry: Registry, nodes: tuple[Node, ...]) -> None:
+        """Add the changes since the copy to a restored list: jobs that ended, were removed, or may have other GPUs."""
+        for job, entry in tuple(registry.entries.items()):
+            status = entry.status
+            if ended := read_end(self._folders, job):
+                registry.record({job: ended})
+            elif (status.used or status.started_at) and not self._folders.pods_of(job).is_dir():
+                log.warning("%s: has no folder any more, so it was cancelled since the copy", job)
+                registry.forget(job)
+            elif status.pods:
+                booked = {booking.node for booking in status.pods}
+                refs = {
+                    GpuRef(each.name, gpu.index)
+                    for each in nodes
+                    if each.name in booked
+                    for gpu in each.gpus
+                }
+                placed = status.placement.refs() if status.placement is not None else ()
+                leftover = status.leftover.union(refs).difference(placed)
+                registry.record({job: replace(status, leftover=leftover)})
+
+    def _without_former(self, registry: Registry, pods: list[Unlisted]) -> Status | None:
+        """Return the status of a job without dead pods in the places of these, which a restored list still has."""
+        job = pods[0].key.job
+        if job not in registry.entries:
+            return None
+        status = registry.entries[job].status
+        places = {pod.booking.node for pod in pods}
+        former = [
+            each.node
+            for each in status.pods
+            if each.node in places and not may_live(self._folders, job, booking=each)
+        ]
+        return status.without_pods(former) if former else status
 
     async def narrow(self, registry: Registry, pods: Pods, *, nodes: tuple[Node, ...]) -> None:
-        """Ask the SideCars of lost jobs for their GPUs, and release all other GPUs.
+        """Ask the SideCars of lost jobs, and of all jobs of a restored list, for their GPUs, and release all other GPUs.
 
         Raises :class:`~dljob.local.folders.StateError` if the list cannot be written.
         """
         # Also jobs that an earlier start has added, which may have ended before it knew or could write their GPUs.
         lost = [
-            job for job, entry in registry.entries.items() if is_lost(entry) and entry.status.pods
+            job
+            for job, entry in registry.entries.items()
+            if entry.status.pods and (is_lost(entry) or registry.is_restored)
         ]
         limit = asyncio.Semaphore(MOST_ASKED)
         asked = [(job, each) for job in lost for each in registry.entries[job].status.pods]
@@ -119,6 +159,8 @@ class Relisting:
         while True:
             try:
                 registry.record(statuses)
+                if registry.is_restored:
+                    registry.note_addition()
                 return
             except sqlite3.Error as error:
                 # The server runs already and would end with this error. Locks are short.

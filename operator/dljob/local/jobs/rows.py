@@ -6,6 +6,7 @@ and rights depend on them. An unreadable document only quarantines its job.
 """
 
 import json
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,45 +19,37 @@ from dljob.core.documents import jobfile
 from dljob.core.model import GpuDemand, Job, JobId, Training
 from dljob.local.environments import Origin
 from dljob.local.folders import StateError
-from dljob.local.jobs.cells import Change, Key, Value, job_cells
 from dljob.local.jobs.unlisted import LOST
 
 
 class Row(NamedTuple):
-    """The cells of a job."""
+    """A row of the table ``jobs``."""
 
+    name: str
     order: int
     document: str
     status: str
-    cancelled: int = 0
-    spec_generation: int = 1
-    origin: str = ""
+    cancelled: int
+    spec_generation: int
+    origin: str
     """The submitter of the job; empty in lists of older versions."""
 
 
-def read_rows(cells: Mapping[Key, Value]) -> dict[JobId, Row]:
+def read_rows(db: sqlite3.Connection) -> list[Row]:
     """Return the rows of all jobs, in order of arrival."""
-    columns: dict[str, dict[str, Any]] = {}
-    for (name, column), value in cells.items():
-        if name:
-            columns.setdefault(name, {})[column] = value
-    ordered = sorted(columns.items(), key=lambda item: int(item[1]["order"]))
-    return {JobId(name): Row(**row) for name, row in ordered}
+    return [Row(*row) for row in db.execute('SELECT * FROM jobs ORDER BY "order"')]
 
 
-def write_row(entry: Entry, origin: Origin) -> Change:
-    row = Row(
+def row_of(entry: Entry, origin: Origin) -> Row:
+    return Row(
+        name=entry.job.id,
         order=entry.order,
         document=json.dumps(entry.document),
         status=write_status_text(entry.status),
+        cancelled=0,
         spec_generation=entry.spec_generation,
         origin=json.dumps(origin.written()),
     )
-    return job_cells(entry.job.id, **row._asdict())
-
-
-def remove_row(job: JobId) -> Change:
-    return job_cells(job, **dict.fromkeys(Row._fields))
 
 
 def lost_entry(job: JobId, status: Status, *, order: int) -> Entry:
@@ -76,27 +69,27 @@ def is_lost(entry: Entry) -> bool:
     return bool(entry.document.get("lost"))
 
 
-def read_origin(name: str, text: str, *, path: Path) -> Origin:
+def read_origin(row: Row, *, path: Path) -> Origin:
     try:
-        return Origin.read(json.loads(text))
+        return Origin.read(json.loads(row.origin))
     except Exception as error:
         # Without its owner the job could run as another user.
         raise StateError(
-            f"{path}: the owner of job {name} cannot be read ({error}); use the dljob that has"
+            f"{path}: the owner of job {row.name} cannot be read ({error}); use the dljob that has"
             " written it, or name another folder with --state"
         ) from error
 
 
-def read_entry(name: JobId, row: Row, *, path: Path) -> Entry:
+def read_entry(row: Row, *, path: Path) -> Entry:
     try:
         status = read_status(json.loads(row.status))
     except Exception as error:
         # Without the status the GPUs that the job may hold are unknown.
         raise StateError(
-            f"{path}: the recorded status of job {name} cannot be read ({error}); use the dljob"
+            f"{path}: the recorded status of job {row.name} cannot be read ({error}); use the dljob"
             " that has written it, or name another folder with --state"
         ) from error
-    job, document, problem = _read_document(name, row.document)
+    job, document, problem = _read_document(JobId(row.name), row.document)
     return Entry(
         job=replace(job, submitted_at=status.submitted_at),
         order=row.order,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dljob.control.situation.ports import Entry, PodKey
-from dljob.control.situation.status import Booking, Status
+from dljob.control.situation.status import Booking, DecisionNumber, StartNumber, Status
 from dljob.core.model import JobId, Node, NodeName, Phase, Placement
 from dljob.local.folders import Folders, StateError
 from dljob.local.pods.pod_folders import PodFolder, find_sidecars
@@ -47,13 +47,13 @@ def find_unlisted(folders: Folders, entries: Mapping[JobId, Entry]) -> list[Unli
         for booking in entry.status.pods
     }
     found = []
-    for job, base in _list_jobs(folders):
+    for job, base in list_jobs(folders):
         for name in _list(base):
             match = _POD.fullmatch(name)
             if match is None:
                 continue
             booking = Booking(NodeName(match[2]), int(match[1]))
-            if (job, *booking[:2]) not in known and _may_live(folders, job, booking=booking):
+            if (job, *booking[:2]) not in known and may_live(folders, job, booking=booking):
                 socket = folders.pod_socket(PodKey(job, booking.node), booking.serial)
                 processes = tuple(find_sidecars(socket))
                 found.append(Unlisted(PodKey(job, booking.node), booking, processes))
@@ -91,7 +91,7 @@ def status_with(
 
 
 def narrowed(status: Status, states: Mapping[NodeName, State], *, nodes: Iterable[Node]) -> Status:
-    """Reduce the GPUs of a lost job to those that its SideCars hold or are about to take."""
+    """Reduce the GPUs of a job to those that its SideCars hold or are about to take, by their latest decision."""
     placement = status.placement
     if placement is None:
         return status
@@ -106,10 +106,14 @@ def narrowed(status: Status, states: Mapping[NodeName, State], *, nodes: Iterabl
         if held and len(held) == len(named):
             numbers[name] = held
     narrow = Placement.of(numbers, placement.gpu_type)
-    return replace(status, placement=narrow, leftover=frozenset(narrow.refs()))
+    silent = {ref for ref in status.leftover if ref.node not in states}
+    latest = max((state.generation // 2 for state in states.values()), default=0)
+    if latest > status.generation:
+        status = replace(status, generation=DecisionNumber(latest), adopted=StartNumber(0))
+    return replace(status, placement=narrow, leftover=frozenset(silent.union(narrow.refs())))
 
 
-def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
+def list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
     base = folders.of_pods()
     for name in _list(base):
         # Other folders are being removed, or belong to other servers.
@@ -117,7 +121,7 @@ def _list_jobs(folders: Folders) -> Iterator[tuple[JobId, Path]]:
             yield JobId(name.replace("__", "/")), base / name
 
 
-def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
+def may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
     """Return whether the SideCar of a pod lives, or has died without a proof that its processes have ended."""
     key = PodKey(job, booking.node)
     folder = PodFolder(folders.pod(key, booking.serial))
@@ -128,10 +132,6 @@ def _may_live(folders: Folders, job: JobId, *, booking: Booking) -> bool:
             return True
     socket = folders.pod_socket(key, booking.serial)
     return folder.process() is not None or os.path.lexists(socket) or bool(find_sidecars(socket))
-
-
-def has_any(folders: Folders) -> bool:
-    return next(_list_jobs(folders), None) is not None
 
 
 def _list(folder: Path) -> list[str]:

@@ -78,8 +78,10 @@ class LaunchCommands:
             sees_gpus=not self._virtual,
         )
         socket = self._folders.pod_socket(key, booking.serial)
+        name = running.name_of(job, socket)
+        words = container.words(name, [engines.START, "run", *options])
         command = running.keeper_command(
-            container, running.name_of(job, socket), socket=socket, command=options
+            "run", container.engine, name=name, socket=socket, words=words
         )
         return Launch(command, container.environment())
 
@@ -88,7 +90,7 @@ class LaunchCommands:
         origin = self._origin(job.id)
         socket = self._folders.pod_socket(PodKey(job.id, booking.node), booking.serial)
         engine, name = running.engine_of(job, origin), running.name_of(job, socket)
-        proof = running.proof_command(engine, name, socket=socket, command=command)
+        proof = running.keeper_command("prove", engine, name=name, socket=socket, words=command)
         return Launch(proof, engines.client_of(origin.variables))
 
     def _mounts(self, key: PodKey, folder: str) -> Iterator[Mount]:

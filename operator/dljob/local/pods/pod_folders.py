@@ -1,5 +1,5 @@
 """
-The folder of one pod, whose files are not trusted.
+The folder of one pod, whose files are not trusted, and the note of the end of a job next to its pods.
 
 A disk can damage a file, and the user of the job can replace it. An error concerns its pod alone: reading never blocks,
 follows no link, and takes unreadable files for missing. The lock and ``/proc`` show whether the pod lives.
@@ -13,6 +13,7 @@ follows no link, and takes unreadable files for missing. The lock and ``/proc`` 
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import stat
@@ -20,7 +21,8 @@ from pathlib import Path
 
 from dljob.control.situation.clocks import Stamp
 from dljob.control.situation.ports import Entry, PodKey
-from dljob.control.situation.status import Booking
+from dljob.control.situation.status import Booking, Status
+from dljob.control.situation.status_documents import read_status, write_status
 from dljob.core.model import JobId
 from dljob.local.folders import Folders
 from dljob_wire.codec import decode_left
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_BYTES = 256
 """The maximum length of a file of a pod."""
+LONGEST_END = 1 << 20
 
 
 class PodFolder:
@@ -188,6 +191,22 @@ def _write(path: Path, text: str) -> None:
         os.ftruncate(opened, len(data))
     finally:
         os.close(opened)
+
+
+def note_end(folders: Folders, job: JobId, status: Status) -> None:
+    """Note the final status of a job in its folder, from which a restored list of jobs learns of it."""
+    # A job that had no pod has no folder.
+    with contextlib.suppress(OSError):
+        _write(folders.pods_of(job) / "ended", json.dumps(write_status(status)))
+
+
+def read_end(folders: Folders, job: JobId) -> Status | None:
+    """Return the noted final status of a job; ``None`` without a whole note."""
+    try:
+        status = read_status(json.loads(_read_bytes(folders.pods_of(job) / "ended", LONGEST_END)))
+    except Exception:  # noqa: BLE001 - a file that is damaged or of another version is no note
+        return None
+    return status if status.is_final else None
 
 
 class BookedPod:

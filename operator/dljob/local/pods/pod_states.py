@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from dljob.control.situation.ports import Address, Entry, Pod, PodKey, PodPhase
@@ -204,13 +205,10 @@ def _missing_folder(entry: Entry) -> str:
     """
     if is_only_swept(entry):
         return ""
-    problems = folder_problems(entry.job, entry.document, is_folder=_is_folder)
+    # The event loop waits for the answer, so its time is limited.
+    is_folder = partial(bounded_checks.ask, look=os.path.isdir)
+    problems = folder_problems(entry.job, entry.document, is_folder=is_folder)
     return next((each.message for each in problems), "")
-
-
-def _is_folder(path: str) -> bool:
-    # Limit the time, because pods are read on the event loop.
-    return bounded_checks.ask(path, os.path.isdir)
 
 
 def last_words(log: Path) -> str:

@@ -56,7 +56,7 @@ class Pods:
         self._remover = Remover(complain, mark=folders.mark())
         # The caller holds the lock of the state folder, so an earlier controller left these files.
         self._remover.sweep(folders.of_jobs())
-        self._remover.sweep_own(IN_MEMORY)
+        self._remover.sweep([IN_MEMORY], are_shared=True)
         self._processes = SideCarProcesses(
             folders, commands, watch=watch, origin=origin, leading=leading, lend=lend
         )
@@ -134,7 +134,11 @@ class Pods:
         if not keep_checkpoints:
             self._remover.remove(job, self._folders.checkpoints(job))
         if self._folders.shared:
-            self._forget_shared(job)
+            sockets = self._folders.sockets_of(job)
+            # Before the removal, which inotify would report.
+            self._watch.forget(sockets)
+            for folder in (sockets, self._folders.pods_of(job), self._folders.job(job)):
+                self._remover.remove(job, folder)
             return
         job_folder = self._folders.job(job)
         for pod in job_folder.glob("[0-9]*-*"):
@@ -144,14 +148,6 @@ class Pods:
                 path.unlink(missing_ok=True)
         # Remove this last: a repeated `forget` finds the sockets by this folder.
         self._remover.remove(job, job_folder)
-
-    def _forget_shared(self, job: JobId) -> None:
-        sockets = self._folders.sockets_of(job)
-        # Before the removal, which inotify would report.
-        self._watch.forget(sockets)
-        pods = self._folders.pod(PodKey(job, NodeName("")), 0).parent
-        for folder in (sockets, pods, self._folders.job(job)):
-            self._remover.remove(job, folder)
 
 
 def _processes_of(job: Job, pod: BookedPod) -> list[int]:

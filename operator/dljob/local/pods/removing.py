@@ -54,19 +54,12 @@ class Remover:
             return
         self._put(job, unnamed)
 
-    def sweep(self, bases: Iterable[Path]) -> None:
-        """Remove the leftovers of an earlier controller in folders of this server."""
-        for base in bases:
-            self._sweep(base, f"{PREFIX}*")
-
-    def sweep_own(self, base: Path) -> None:
-        """Remove the leftovers of an earlier controller in a shared folder."""
-        self._sweep(base, f"{PREFIX}{self._mark}-*")
-
-    def _sweep(self, base: Path, pattern: str) -> None:
+    def sweep(self, bases: Iterable[Path], *, are_shared: bool = False) -> None:
+        """Remove the leftovers of an earlier controller; other servers write into shared folders, too."""
         found: list[Path] = []
-        with contextlib.suppress(OSError):
-            found += base.glob(pattern)
+        for base in bases:
+            with contextlib.suppress(OSError):
+                found += base.glob(f"{PREFIX}{self._mark}-*" if are_shared else f"{PREFIX}*")
         for path in found:
             # The thread or another server may have removed it meanwhile.
             with contextlib.suppress(OSError):

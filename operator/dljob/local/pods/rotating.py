@@ -44,12 +44,12 @@ MOST_LATE = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """How much is kept of what the trainings of a job write on each node."""
+    """How much of the output of a job's trainings each node keeps."""
 
     largest_bytes: int = 64 << 20
     """A log that is longer than this is rotated."""
     kept_parts: int = 3
-    """The number of parts of that size that are kept beside the log itself; beyond it, the oldest is deleted."""
+    """The number of older parts of that size that each node keeps; beyond it, the oldest is deleted."""
     look_seconds: float = 5.0
     """The time between two checks for logs that are too long."""
 

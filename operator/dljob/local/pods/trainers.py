@@ -17,7 +17,7 @@ from dljob.core.documents.jobschema import WORKING_DIRECTORY
 from dljob.core.documents.launchers import notice_of
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Job, Node
-from dljob.core.problems import Problem, join
+from dljob_wire.problems import Problem, join
 
 LONGEST_WORD = (128 << 10) - 512
 """In bytes: Linux's limit of a word of a command and of a variable, less the variable's name."""
@@ -169,7 +169,7 @@ def _iter_problems(job: Job) -> Iterator[Problem]:
     for place, other in enumerate(pod.get("containers", ())):
         if place != here:
             path = f"{_TEMPLATE}.containers[{place}]"
-            yield Problem(path, other["name"], "is a container beside the trainer", remedy)
+            yield Problem(path, other["name"], "is another container than the trainer", remedy)
     for name, value in container.items():
         is_known = name == "volumeMounts" and _holds(value, volume)
         if name not in HONOURED | WITHOUT_EFFECT and not is_known:

@@ -57,43 +57,39 @@ def is_over(document: Json) -> bool:
     return "deletionTimestamp" in document["metadata"] or phase in (Phase.COMPLETED, Phase.FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """The parts of a status that the controller's record does not contain."""
+def status_document(
+    status: Status,
+    *,
+    epoch: int,
+    generation: int,
+    remaining: Span | None = None,
+    template: Json | None = None,
+    queue: Json | None = None,
+    before: Json | None = None,
+    job_name: str = "",
+) -> dict[str, Any]:
+    """
+    Write a status.
 
-    epoch: int
-    """The epoch of the leader that decided."""
-    generation: int
-    """The generation of the spec that it decided about."""
-    remaining: Span | None = None
-    """The expected remaining time."""
-    template: Json | None = None
-    """The condition TemplateValid."""
-    queue: Json | None = None
-    """The place of the job in the queue, and its expected start."""
-    before: Json = field(default_factory=dict)
-    """The status that the new one replaces."""
-    job_name: str = ""
-    """The name of the job in the labels of its pods."""
-
-
-def status_document(status: Status, around: Circumstances) -> dict[str, Any]:
-    document = write_status(status, remaining=around.remaining)
-    if around.queue is not None:
-        document["queue"] = dict(around.queue)
+    ``epoch`` is that of the leader that decided about the ``generation`` of the spec, ``template`` the condition
+    TemplateValid, ``before`` the status that the new one replaces, and ``job_name`` is in the labels of the job's pods.
+    """
+    document = write_status(status, remaining=remaining)
+    if queue is not None:
+        document["queue"] = dict(queue)
     conditions = document.get("conditions", [])
-    if around.template is not None:
+    if template is not None:
         others = [each for each in conditions if each["type"] != TEMPLATE_VALID]
-        document["conditions"] = conditions = [*others, dict(around.template)]
+        document["conditions"] = conditions = [*others, dict(template)]
     for condition in conditions:
-        condition["observedGeneration"] = around.generation
+        condition["observedGeneration"] = generation
     shown = with_columns(document) | {
-        "epoch": around.epoch,
-        "revision": around.before.get("revision", 0) + 1,
-        "observedGeneration": around.generation,
-        "selector": f"{names.JOB_LABEL}={around.job_name},{names.ROLE_LABEL}={TRAINER}",
+        "epoch": epoch,
+        "revision": (before or {}).get("revision", 0) + 1,
+        "observedGeneration": generation,
+        "selector": f"{names.JOB_LABEL}={job_name},{names.ROLE_LABEL}={TRAINER}",
     }
-    past = history.continued(around.before, shown)
+    past = history.continued(before or {}, shown)
     return shown | {"history": past} if past else shown
 
 
@@ -134,7 +130,12 @@ class Specs:
         of = (metadata["uid"], metadata["generation"])
         known = self._read.get(name)
         if known is None or known[0] != of:
-            known = self._read[name] = (of, _parse(document))
+            try:
+                job = on_cluster(jobfile.parse(document, require_template=True))
+            except jobfile.JobFileError as error:
+                known = self._read[name] = (of, error)
+            else:
+                known = self._read[name] = (of, job)
         if isinstance(known[1], jobfile.JobFileError):
             raise known[1]
         return known[1]
@@ -155,13 +156,6 @@ class Specs:
 
     def forget(self, name: Name) -> None:
         self._read.pop(name, None)
-
-
-def _parse(document: Json) -> Job | jobfile.JobFileError:
-    try:
-        return on_cluster(jobfile.parse(document, require_template=True))
-    except jobfile.JobFileError as error:
-        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +188,7 @@ class _Known:
 
 
 class Jobs:
-    """Remembers the entries of all jobs, and what this leader has recorded."""
+    """Remembers the entries of all jobs, and the records of this leader."""
 
     def __init__(self, specs: Specs, clock: Callable[[], float] = time.time) -> None:
         self._specs = specs
@@ -286,7 +280,6 @@ class Jobs:
             known.written = written
             known.entry, known.odd = _with_status(known.entry, written, now=self._clock())
         is_held = known.entry.status.has_anything
-        # Some fields may change only while the job holds nothing.
         if known.generation != metadata["generation"] or (known.is_untimely and not is_held):
             known.generation = metadata["generation"]
             known.entry = self._with_spec(known.entry, document)
@@ -307,7 +300,13 @@ class Jobs:
         place = self._arrivals.get(second, 0)
         self._arrivals[second] = place + 1
         return Entry(
-            job=replace(_unreadable(job_id(name)), submitted_at=created),
+            # Nothing but the name is known yet.
+            job=Job(
+                id=job_id(name),
+                gpus=GpuDemand(options=(1,), requested=1),
+                training=Training(iterations=1),
+                submitted_at=created,
+            ),
             order=second * ORDERS_A_SECOND + place,
             status=Status(submitted_at=created),
         )
@@ -325,7 +324,9 @@ class Jobs:
         except jobfile.JobFileError as error:
             problem = "; ".join(str(each) for each in error.problems)
         else:
-            problem = _why_not_now(entry, parsed)
+            # Some fields may change only while the job holds nothing.
+            if entry.document and entry.status.has_anything:
+                problem = "; ".join(map(str, jobfile.change_problems(entry.job, parsed)))
             job = job if problem else parsed
         return replace(
             entry,
@@ -334,13 +335,6 @@ class Jobs:
             document=document,
             spec_generation=document["metadata"]["generation"],
         )
-
-
-def _why_not_now(entry: Entry, job: Job) -> str:
-    """Return the reason why a spec may not change to this one now; empty if it may."""
-    if not entry.document or not entry.status.has_anything:
-        return ""
-    return "; ".join(str(each) for each in jobfile.change_problems(entry.job, job))
 
 
 def _decision(document: Json) -> tuple[object, object]:
@@ -373,8 +367,3 @@ def _with_status(entry: Entry, written: Json, *, now: float) -> tuple[Entry, str
         )
     submitted_at = status.submitted_at or entry.job.submitted_at
     return replace(entry, status=replace(status, submitted_at=submitted_at)), ""
-
-
-def _unreadable(job: JobId) -> Job:
-    """Make a job of which only the name is known."""
-    return Job(id=job, gpus=GpuDemand(options=(1,), requested=1), training=Training(iterations=1))

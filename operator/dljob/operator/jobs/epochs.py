@@ -7,7 +7,7 @@ the Lease from the API server: if another operator holds it, this one exits. Oth
 its own record, and other jobs are not affected. If the other program has also decided about the job, this operator
 reads everything again, because the decision may have been commanded.
 
-Once this leader has written the status of a job, it also overwrites what another program writes there without a
+Once this leader has written the status of a job, it also overwrites a status that another program writes there without a
 later epoch (:meth:`~dljob.operator.jobs.entries.Jobs.is_foreign`).
 """
 

@@ -26,7 +26,9 @@ _FINAL: Final = ("Completed", "Failed")
 def continued(before: Json, after: Json) -> list[Entry]:
     """Return the history of a job after a change of its status."""
     kept: list[Entry] = [dict(entry) for entry in before.get("history", ())]
-    if kept and (cost := _cost(before, after)):
+    # A decision in the same status has cost nothing yet, so the cost belongs to the change before it.
+    cost = _lost_by_changes(after) - _lost_by_changes(before)
+    if kept and cost > 0.0:
         kept[-1]["costSeconds"] = round(kept[-1].get("costSeconds", 0.0) + cost, 3)
     entry = _entry(before, after)
     if entry is None:
@@ -35,15 +37,6 @@ def continued(before: Json, after: Json) -> list[Entry]:
         # The reason to wait changes with every job that comes and goes, so only the latest is kept.
         entry["at"] = kept.pop()["at"]
     return [*kept, entry][-KEPT_HISTORY:]
-
-
-def _cost(before: Json, after: Json) -> float:
-    """
-    Return by how much the known cost of the latest change has grown.
-
-    A decision in the same status has cost nothing yet, so the cost belongs to the change before it.
-    """
-    return max(0.0, _lost_by_changes(after) - _lost_by_changes(before))
 
 
 def _lost_by_changes(status: Json) -> float:
@@ -65,7 +58,9 @@ def _entry(before: Json, after: Json) -> Entry | None:
         given["gpus"] = allocation.get("gpus", 0)
         return entry | given | _slices("nodesBefore", old) | _slices("nodes", new)
     if not _nodes(after) and _cause(before) != _cause(after):
-        return _made(after, WAIT, at=_since(after))
+        conditions = (each for each in after.get("conditions", ()) if each["type"] == "Scheduled")
+        scheduled: Json = next(conditions, {})
+        return _made(after, WAIT, at=scheduled.get("lastTransitionTime"))
     return None
 
 
@@ -107,11 +102,3 @@ def _slices(name: str, nodes: Sequence[Json]) -> Entry:
 
 def _cause(status: Json) -> str:
     return str(status.get("cause", {}).get("code", ""))
-
-
-def _since(status: Json) -> str | None:
-    """Return when the condition Scheduled last changed."""
-    conditions = status.get("conditions", ())
-    return next(
-        (each.get("lastTransitionTime") for each in conditions if each["type"] == "Scheduled"), None
-    )

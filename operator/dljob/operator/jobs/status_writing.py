@@ -6,23 +6,29 @@ the Lease has to confirm an epoch that is not ours (:mod:`dljob.operator.jobs.ep
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dljob.control.situation.ports import Entry, NotKept, NotKeptAlone
+from dljob.control.situation.ports import Entry, Fenced, NotKept, NotKeptAlone
 from dljob.control.situation.status import Status
 from dljob.core.model import JobId, Phase
 from dljob.core.predicting.predictor import Span
 from dljob.kube import names
-from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dljob.kube.client import (
+    FIRST_OWN_ERROR,
+    ApiServer,
+    Conflict,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
 from dljob.kube.resources import DLJOBS
-from dljob.kube.watches.mirror import Mirrors
-from dljob.operator.jobs import classifying_errors
-from dljob.operator.jobs.definition_check import REMEDY
+from dljob.kube.watches.mirror import Mirrors, epoch_of
+from dljob.operator.jobs.crd import REMEDY
 from dljob.operator.jobs.entries import (
-    Circumstances,
     job_id,
     name_of,
     status_document,
@@ -30,9 +36,16 @@ from dljob.operator.jobs.entries import (
 )
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
 
+log = logging.getLogger(__name__)
+
 AT_ONCE: Final = 16
 ATTEMPTS: Final = 6
 """The most attempts to write a status; one of them adds our finalizer."""
+STAMPS_AT_ONCE: Final = 8
+AGAIN_S: Final = 1.0
+"""The pause after an epoch could not be written."""
+OF_ONE: Final = ("request is too large", "failed calling webhook")
+"""Words of server errors that one object alone causes."""
 
 
 class StatusDocuments:
@@ -53,26 +66,20 @@ class StatusDocuments:
         self.queues.pop(job, None)
 
     def write(self, document: Json, status: Status) -> Json:
-        job = job_id(Name.of(document))
-        return status_document(
-            status,
-            Circumstances(
-                epoch=self._epoch,
-                generation=document["metadata"]["generation"],
-                remaining=self.remaining.get(job) if status.placement is not None else None,
-                template=template_condition(document, self._refusal(document)),
-                queue=self._queue_of(job, status, document=document),
-                before=document.get("status") or {},
-                job_name=document["metadata"]["name"],
-            ),
-        )
-
-    def _queue_of(self, job: JobId, status: Status, *, document: Json) -> Json | None:
-        """Return the place in the queue; that of a former leader counts until this one has a newer one."""
+        job, before = job_id(Name.of(document)), document.get("status") or {}
         if not waits(status):
             self.queues.pop(job, None)
-            return None
-        return self.queues.get(job, (document.get("status") or {}).get("queue"))
+        return status_document(
+            status,
+            epoch=self._epoch,
+            generation=document["metadata"]["generation"],
+            remaining=self.remaining.get(job) if status.placement is not None else None,
+            template=template_condition(document, self._refusal(document)),
+            # The place that a former leader has written counts until this one has a newer one.
+            queue=self.queues.get(job, before.get("queue")) if waits(status) else None,
+            before=before,
+            job_name=document["metadata"]["name"],
+        )
 
 
 class StatusWriter:
@@ -107,12 +114,40 @@ class StatusWriter:
             # gives away may still be recorded as held.
             await self.write_all({job: statuses[job] for job in statuses if job in part})
 
+    async def stamp(self, entries: Mapping[JobId, Entry]) -> None:
+        """
+        Write our epoch into every allocation, first into those that are being changed.
+
+        After that, no former leader can change one any more. Raises :class:`NotKeptAlone` at the end if the API server
+        refuses the statuses of some jobs.
+        """
+        held = [job for job, entry in entries.items() if entry.status.has_anything]
+        held.sort(key=lambda job: entries[job].status.phase is Phase.RUNNING)
+        alone: dict[JobId, str] = {}
+        while held:
+            # A few at a time, so that records of the loop need not wait for all of them. Read from the mirror each time,
+            # because the loop writes statuses meanwhile.
+            found = {job: self._mirrors.jobs.get(name_of(job)) for job in held[:STAMPS_AT_ONCE]}
+            due = [job for job, each in found.items() if each and epoch_of(each) != self.term.epoch]
+            try:
+                await self.write_all(dict.fromkeys(due))
+            except NotKeptAlone as error:
+                alone |= error.jobs
+            except NotKept as error:
+                log.warning("the epoch is not yet written to every allocation: %s", error)
+                # The same jobs again, because none may be left without the epoch.
+                await asyncio.sleep(AGAIN_S)
+                continue
+            del held[:STAMPS_AT_ONCE]
+        if alone:
+            raise NotKeptAlone(alone)
+
     async def write_all(self, statuses: Mapping[JobId, Status | None]) -> None:
         """Write these at the same time; ``None`` writes the recorded status under our epoch."""
         writes = [self._write(job, status) for job, status in statuses.items()]
         # All of them end before one failure is raised, so that no write goes on unseen.
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        classifying_errors.raise_worst(outcomes)
+        raise_worst(outcomes)
 
     async def _write(self, job: JobId, wanted: Status | None) -> None:
         """
@@ -149,26 +184,24 @@ class StatusWriter:
             wanted if wanted is not None else self._jobs.read(self.trusted.trusted(document)).status
         )
         try:
-            if status.pods and _may_be_held(document):
+            finalizers, metadata = names.finalizers_of(document), document["metadata"]
+            is_held = names.FINALIZER in finalizers or "deletionTimestamp" in metadata
+            if status.pods and not is_held:
                 # The finalizer comes first: a job that is deleted in between would take the only record of
                 # its pods' GPUs with it.
-                await self._hold(document)
+                finalizers.append(names.FINALIZER)
+                held = await self._api.hold_by(DLJOBS, document, finalizers=finalizers)
+                self._mirrors.jobs.show(held, is_ours=True)
                 return False
             await self.write_once(document, status)
         except NotFound:
             self._mirrors.jobs.show_end(document)
         except Conflict:
-            await self.see_who_wrote(name, document)
+            await self.see_other_write(name, document)
             return False
         except (Rejected, Unreachable) as error:
-            raise classifying_errors.not_kept(job, error) from error
+            raise not_kept(job, error) from error
         return True
-
-    async def _hold(self, document: Json) -> None:
-        """Add our finalizer, which keeps the job until the end of its pods is proven."""
-        finalizers = [*names.finalizers_of(document), names.FINALIZER]
-        held = await self._api.hold_by(DLJOBS, document, finalizers=finalizers)
-        self._mirrors.jobs.show(held, is_ours=True)
 
     async def write_once(self, document: Json, status: Status) -> None:
         """
@@ -201,7 +234,7 @@ class StatusWriter:
         self._jobs.note_written(written, status)
         self._mirrors.jobs.show(written, is_ours=True)
 
-    async def see_who_wrote(self, name: Name, known: Json) -> None:
+    async def see_other_write(self, name: Name, known: Json) -> None:
         """Read a job that another writer has changed; raises :class:`Fenced` if that was a later leader."""
         metadata = known["metadata"]
         try:
@@ -210,7 +243,7 @@ class StatusWriter:
             self._mirrors.jobs.show_end(known)
             return
         except (Rejected, Unreachable) as error:
-            raise classifying_errors.not_kept(job_id(name), error) from error
+            raise not_kept(job_id(name), error) from error
         await self._epochs.insist(newer)
         self._mirrors.jobs.show(newer)
 
@@ -270,7 +303,33 @@ class FigureWriter:
         except (Conflict, NotFound):
             return
         except (Rejected, Unreachable) as error:
-            raise classifying_errors.not_kept(job, error) from error
+            raise not_kept(job, error) from error
+
+
+def not_kept(job: JobId, error: Rejected | Unreachable) -> NotKept | NotKeptAlone:
+    """Convert an error about the status of a job: NotKeptAlone if it concerns that job only, else NotKept."""
+    if isinstance(error, Rejected) and (
+        not error.is_passing
+        or (error.status >= FIRST_OWN_ERROR and any(words in str(error) for words in OF_ONE))
+    ):
+        return NotKeptAlone({job: f"its status cannot be written: {error}"})
+    return NotKept(f"the status of job {job} cannot be written: {error}")
+
+
+def raise_worst(outcomes: Iterable[BaseException | None]) -> None:
+    """
+    Raise the most important of several errors.
+
+    :class:`Fenced` comes first; errors that concern single jobs come last, and are raised together.
+    """
+    errors = [each for each in outcomes if each is not None]
+    alone: dict[JobId, str] = {}
+    for error in sorted(errors, key=lambda error: not isinstance(error, Fenced)):
+        if not isinstance(error, NotKeptAlone):
+            raise error
+        alone |= error.jobs
+    if alone:
+        raise NotKeptAlone(alone)
 
 
 def _gains(entry: Entry | None, status: Status) -> bool:
@@ -284,12 +343,6 @@ def _gains(entry: Entry | None, status: Status) -> bool:
 def waits(status: Status) -> bool:
     """True if a job with this status is in the queue."""
     return status.placement is None and not status.is_final and status.phase is not Phase.SUSPENDED
-
-
-def _may_be_held(document: Json) -> bool:
-    """True if our finalizer can be added; it cannot once the deletion has begun."""
-    is_held = names.FINALIZER in names.finalizers_of(document)
-    return not is_held and "deletionTimestamp" not in document["metadata"]
 
 
 def differences(old: Json, new: Json) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """
-The jobs with the statuses that this leader trusts: its own record replaces what another program has written.
+The jobs with the statuses that this leader trusts: its own record replaces the writes of other programs.
 
 Every part of an operator that acts on the status of a job reads it here.
 """

@@ -8,7 +8,7 @@ once: of all pods of a cluster, the requests of those that are bound to a node.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -127,7 +127,12 @@ class OtherPods:
                 if seen is None:
                     await asyncio.sleep(UNSERVED_S)
                     continue
-                async for event in self._events(followed, seen):
+                async for event in self._api.watch(
+                    seen.resource,
+                    version=seen.version,
+                    labels=followed.labels,
+                    fields=followed.fields,
+                ):
                     await self._take_in(followed, seen, event=event)
                 # No event is lost in this pause, which spares a server that ends every watch at
                 # once.
@@ -138,32 +143,22 @@ class OtherPods:
                 # The version may be too old, so everything is listed again.
                 self._versions.pop(followed, None)
 
-    def _events(self, followed: _Followed, seen: _Seen) -> AsyncIterator[Json]:
-        return self._api.watch(
-            seen.resource, version=seen.version, labels=followed.labels, fields=followed.fields
-        )
-
     async def _take_in(self, followed: _Followed, seen: _Seen, *, event: Json) -> None:
-        version = version_of(event["object"])
+        document = event["object"]
+        version = version_of(document)
         async with self._turns[followed]:
             # An event older than the last list would undo changes that the list has already shown.
-            if version > self._listed_at.get(followed, 0):
-                # The next watch continues from here.
-                self._versions[followed] = seen._replace(version=str(version))
-                self._see(followed, event)
-
-    def _see(self, followed: _Followed, event: Json) -> None:
-        document = event["object"]
-        if event["type"] == "BOOKMARK":
-            return
-        is_gone = event["type"] == "DELETED"
-        self._wake_if(
-            [self._show(followed, Name.of(document), document=None if is_gone else document)]
-        )
+            if version <= self._listed_at.get(followed, 0):
+                return
+            # The next watch continues from here.
+            self._versions[followed] = seen._replace(version=str(version))
+            if event["type"] != "BOOKMARK":
+                there = None if event["type"] == "DELETED" else document
+                self._wake_if([self._show(followed, Name.of(document), document=there)])
 
     def _show(self, followed: _Followed, name: Name, *, document: Json | None) -> bool:
-        what = f"{followed.resources[0].kind} {name}"
-        return self._unread.attempt(what, lambda: followed.show(name, document), otherwise=False)
+        subject = f"{followed.resources[0].kind} {name}"
+        return self._unread.attempt(subject, lambda: followed.show(name, document), otherwise=False)
 
     def _wake_if(self, matters: Iterable[bool]) -> None:
         if any(matters):

@@ -2,7 +2,7 @@
 Decides whether DLJob may give the GPUs of a node to jobs.
 
 A label alone is not enough: it only says that an administrator wants that. In the mode ``dedicated`` Kubernetes does
-not count the GPUs, so nothing may offer them to other pods; in the mode ``reserve`` the placeholder holds what the
+not count the GPUs, so nothing may offer them to other pods; in the mode ``reserve`` the placeholder holds all that the
 device plugin offers, and other pods may not reach the GPUs in another way.
 
 Pure.
@@ -30,7 +30,10 @@ class OwnershipRules(NamedTuple):
 def why_not_dedicated(node: Json, reaching: Reaching, *, rules: OwnershipRules) -> str:
     """Return the reason why a node is not ours in the mode ``dedicated``; empty if it is."""
     name = node["metadata"]["name"]
-    if rules.taint and not _has_taint(node, rules.taint):
+    taints = (node.get("spec") or {}).get("taints") or ()
+    if rules.taint and not any(
+        each.get("key") == rules.taint and each.get("effect") in KEEPS_OFF for each in taints
+    ):
         return (
             f"it lacks the taint {rules.taint}, which keeps other pods off its GPUs; set it with"
             f" kubectl taint node {name} {rules.taint}=:NoSchedule"
@@ -74,11 +77,6 @@ def _why_open(node: str, reaching: Reaching, *, rules: OwnershipRules) -> str:
         f"the DRA driver {driver} offers its GPUs to all pods (kubectl get resourceslices); keep the"
         f" driver off this node, or set pods.gpuAccess to dra-admin"
     )
-
-
-def _has_taint(node: Json, key: str) -> bool:
-    taints = (node.get("spec") or {}).get("taints") or ()
-    return any(each.get("key") == key and each.get("effect") in KEEPS_OFF for each in taints)
 
 
 def _offered(node: Json) -> str:

@@ -134,7 +134,8 @@ def make_placeholder(
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy
     here = {"key": "metadata.name", "operator": "In", "values": [name]}
-    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": _terms(here)}
+    terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     spec: dict[str, Any] = {
         "containers": [container],
         "affinity": {"nodeAffinity": affinity},
@@ -175,10 +176,6 @@ def make_placeholder(
     }
 
 
-def _terms(here: Json) -> dict[str, Any]:
-    return {"nodeSelectorTerms": [{"matchFields": [here]}]}
-
-
 def is_placeholder(pod: Json) -> bool:
     labels = pod["metadata"].get("labels") or {}
     return labels.get(names.ROLE_LABEL) == ROLE and not labels.get(names.JOB_LABEL)
@@ -194,7 +191,7 @@ def held_by(pod: Json) -> int:
     return int(requests.get(RESOURCE, 0))
 
 
-# --- what is --------------------------------------------------------------------------------
+# --- the state of the reservation -----------------------------------------------------------
 
 
 def why_not_ours(supply: Supply, pods: Collection[Json]) -> str:
@@ -252,7 +249,11 @@ def _why_pending(supply: Supply, pod: Json) -> str:
             sick = supply.capacity - supply.allocatable
             return f"{sick} of them are not healthy according to its device plugin"
         return "other pods hold some of them until they end"
-    return f"the placeholder pod does not run yet{_after(said or _waits_for(pod))}"
+    if not said:
+        first: Json = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
+        waiting = (first.get("state") or {}).get("waiting") or {}
+        said = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+    return "the placeholder pod does not run yet" + (f" ({said})" if said else "")
 
 
 def _unscheduled_because(pod: Json) -> str:
@@ -267,24 +268,12 @@ def _unscheduled_because(pod: Json) -> str:
     )
 
 
-def _waits_for(pod: Json) -> str:
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        words = (waiting.get("reason"), waiting.get("message"))
-        return ": ".join(word for word in words if word)
-    return ""
-
-
-def _after(said: str) -> str:
-    return f" ({said})" if said else ""
-
-
 def _container(pod: Json) -> Json:
     found: Json = pod["spec"]["containers"][0]
     return found
 
 
-# --- what should be -------------------------------------------------------------------------
+# --- the steps to the wanted pods -----------------------------------------------------------
 
 
 def next_steps(
@@ -330,9 +319,9 @@ def _why_drop(
     phase, is_busy = _phase(pod), node_of(pod) in busy
     if "deletionTimestamp" in pod["metadata"]:
         # Its end waits for the jobs that run there.
-        return (
-            "" if is_busy or _is_ending_at_once(pod) else "it was deleted, and the node has no job"
-        )
+        lasts_s = pod["metadata"].get("deletionGracePeriodSeconds") or 0
+        is_ending = is_busy or lasts_s <= AT_ONCE_S
+        return "" if is_ending else "it was deleted, and the node has no job"
     if phase in _ENDED:
         return "it has ended"
     if phase == "Running":
@@ -349,10 +338,6 @@ def _why_replace(supply: Supply | None, pod: Json, *, settings: PlaceholderSetti
     if held_by(pod) > supply.allocatable:
         return f"its node offers {supply.allocatable} GPUs instead"
     return "the setting names another image" if _container(pod)["image"] != settings.image else ""
-
-
-def _is_ending_at_once(pod: Json) -> bool:
-    return (pod["metadata"].get("deletionGracePeriodSeconds") or 0) <= AT_ONCE_S
 
 
 def _phase(pod: Json) -> str:

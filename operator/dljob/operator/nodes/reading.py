@@ -1,9 +1,14 @@
 """
 Reads the nodes of the pool in each cycle; one that has not changed is not read again.
+
+Jobs leave some nodes before their pods are evicted. A taint with a known key, or a step of the GPU Operator's driver
+upgrade, announces that everything on a node will end soon: jobs save a checkpoint and leave at once. A cordon means less,
+because people also cordon a node to inspect it: jobs leave after a while.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from dljob.control.situation.ports import BootState, Entry
 from dljob.core.model import Node
@@ -11,8 +16,74 @@ from dljob.kube.documents import Json
 from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.nodes.nodes import Pool, is_in_pool, read_boot_state, read_node
-from dljob.operator.nodes.notices import Notices
 from dljob.operator.nodes.reserving import Reservations
+
+TAINTS: Final = (
+    "dljob.io/ending",
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/rebalance-recommendation",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "cloud.google.com/impending-node-termination",
+    "kubernetes.azure.com/scalesetpriority-evicted",
+    "node.kubernetes.io/maintenance",
+    "medik8s.io/drain",
+)
+"""Keys of taints that announce maintenance or the end of a spot node."""
+UPGRADE: Final = "nvidia.com/gpu-driver-upgrade-state"
+"""A label of the GPU Operator."""
+UPGRADING: Final = frozenset(
+    {
+        "cordon-required",
+        "wait-for-jobs-required",
+        "pod-deletion-required",
+        "drain-required",
+        "node-maintenance-required",
+        "pod-restart-required",
+        "validation-required",
+    }
+)
+"""Its values while the driver of a node is about to be replaced."""
+
+
+class Notices:
+    """The announced ends of nodes; one for the life of a leader."""
+
+    def __init__(
+        self,
+        taints: tuple[str, ...],
+        cordon_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._taints = frozenset((*TAINTS, *taints))
+        self._cordon_seconds = cordon_seconds
+        self._clock = clock
+        self._cordoned_at: dict[str, float] = {}
+
+    def why_leave(self, node: Json) -> str:
+        """Return the reason why jobs have to leave a node now; empty if they need not."""
+        spec, metadata = node.get("spec") or {}, node["metadata"]
+        for taint in spec.get("taints") or ():
+            if taint.get("key") in self._taints:
+                shown = f"{taint['key']}={taint.get('value') or ''}".removesuffix("=")
+                return f"its taint {shown} says that its pods will be evicted"
+        state = (metadata.get("labels") or {}).get(UPGRADE, "")
+        if state in UPGRADING:
+            return f"its driver is to be replaced ({UPGRADE}: {state})"
+        return self._why_cordoned(metadata["name"], is_cordoned=bool(spec.get("unschedulable")))
+
+    def _why_cordoned(self, node: str, *, is_cordoned: bool) -> str:
+        if not is_cordoned:
+            self._cordoned_at.pop(node, None)
+            return ""
+        since = self._cordoned_at.setdefault(node, self._clock())
+        if self._cordon_seconds <= 0 or self._clock() < since + self._cordon_seconds:
+            return ""
+        return f"it has been cordoned for {self._cordon_seconds:g} s"
 
 
 class _ReadNode(NamedTuple):
@@ -65,13 +136,11 @@ class NodeReader:
             # Jobs leave a node that is left out here, because it counts as lost.
             if known.node is None:
                 continue
-            if not why or not self._is_taken(document) or not _is_booked(name.name, entries):
+            # So they do where other pods have GPUs, or its pods will be evicted.
+            is_ending = why and (
+                self._notices.why_leave(document) or self._reservations.is_taken(document)
+            )
+            if not is_ending or not any(
+                pod.node == name.name for entry in entries for pod in entry.status.pods
+            ):
                 yield known.node
-
-    def _is_taken(self, document: Json) -> bool:
-        """True if other pods have GPUs of a node, or its pods will be evicted."""
-        return bool(self._notices.why_leave(document)) or self._reservations.is_taken(document)
-
-
-def _is_booked(node: str, entries: Iterable[Entry]) -> bool:
-    return any(pod.node == node for entry in entries for pod in entry.status.pods)

@@ -70,7 +70,7 @@ class Reservations:
         """When placeholders were first seen to have ended, by their uids."""
         self._ask_for_cleanup = ask_for_cleanup
 
-    # --- what is
+    # --- the nodes
 
     def why_not(self, node: Json) -> str:
         """Return the reason why no job can get the GPUs of a node; empty if jobs can."""
@@ -115,7 +115,7 @@ class Reservations:
         found = (self._mirrors.pods.get(Name(self._namespace, name)) for name in names)
         return [pod for pod in found if pod is not None and placeholders.is_placeholder(pod)]
 
-    # --- what should be
+    # --- the placeholders
 
     async def reconcile(self) -> bool:
         """Create missing placeholders and delete superfluous ones; return true if that is all."""
@@ -161,7 +161,9 @@ class Reservations:
                 await self._make(step, settings)
                 return True
             case Drop(name, uid, because):
-                if not self._may_drop(pods[name], uid):
+                phase, now = (pods[name].get("status") or {}).get("phase"), self._clock()
+                has_ended = phase in ("Succeeded", "Failed")
+                if has_ended and now < self._ended_at.setdefault(uid, now) + REST_S:
                     return False
                 # Deleted once; until the watch shows its end, each pass finds it again.
                 if uid not in self._dropped:
@@ -171,11 +173,6 @@ class Reservations:
                     )
                     self._dropped.add(uid)
                 return True
-
-    def _may_drop(self, pod: Json, uid: str) -> bool:
-        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            return True
-        return self._clock() >= self._ended_at.setdefault(uid, self._clock()) + REST_S
 
     async def _make(self, step: Make, settings: PlaceholderSettings) -> None:
         document = self._mirrors.nodes.get(Name("", step.node))

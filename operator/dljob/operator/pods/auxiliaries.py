@@ -7,7 +7,7 @@ that has ended is created again under the same name, by which other pods reach i
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from dljob.core.documents import jobfile
@@ -23,7 +23,6 @@ from dljob.kube.resources import PODS
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.jobs.entries import Specs
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
-from dljob.operator.pods.removing import Removals
 from dljob.operator.podspecs import building
 from dljob.operator.proofs import is_of, role_of
 
@@ -33,6 +32,28 @@ Warn = Callable[[Json, str, str], None]
 """Writes a warning Event about a job, with a reason and a message."""
 
 NOT_MADE = "AuxiliaryPodNotMade"
+
+
+class Removals:
+    """Deletes pods; each once, because a deletion may take minutes."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self._asked: set[str] = set()
+        """The uids of the deleted pods."""
+
+    async def remove(self, pod: Json) -> None:
+        """Delete this pod, and no later pod of the same name."""
+        metadata = pod["metadata"]
+        uid = metadata["uid"]
+        if "deletionTimestamp" not in metadata and uid not in self._asked:
+            await self._api.delete(PODS, metadata["name"], metadata["namespace"], uid=uid)
+            # Noted after the answer: if that is lost, the next pass asks again.
+            self._asked.add(uid)
+
+    def keep(self, there: Collection[str]) -> None:
+        """Forget all pods but those with these uids."""
+        self._asked &= set(there)
 
 
 class _Kind(NamedTuple):
@@ -97,7 +118,9 @@ class Auxiliaries:
         unwanted = {
             name: pod
             for name, pod in there.items()
-            if name not in wanted or not is_of(pod, wanted[name].kind.job) or _has_ended(pod)
+            if name not in wanted
+            or not is_of(pod, wanted[name].kind.job)
+            or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
         }
         is_done = all([await self._remove(name, unwanted[name]) for name in unwanted])
         missing: dict[_Kind, list[Name]] = {}
@@ -125,7 +148,7 @@ class Auxiliaries:
             if not shown["spec"].get("auxiliaries"):
                 continue
             document = self._jobs.trusted(shown)
-            if not _has_pods(document):
+            if not (document.get("status") or {}).get("pods"):
                 continue
             try:
                 roles = self._specs.parse(document).roles
@@ -187,11 +210,3 @@ class Auxiliaries:
 
 def _taken_by(whom: str) -> str:
     return f"the name is taken by a pod of {whom}; remove that one, or give the job or its role another name"
-
-
-def _has_pods(job: Json) -> bool:
-    return bool((job.get("status") or {}).get("pods"))
-
-
-def _has_ended(pod: Json) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

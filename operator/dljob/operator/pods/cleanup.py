@@ -11,24 +11,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dljob.control.at_once import do_all
+from dljob.control.acting.task_pool import do_all
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Phase
 from dljob.core.primitives.backoff import Backoff
 from dljob.core.primitives.once_per_change import OncePerChange
 from dljob.kube import names
-from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dljob.kube.client import ApiServer, Rejected, Unreachable
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import DLJOBS, PODS, Resource
-from dljob.kube.watches.mirror import Mirror, Mirrors
+from dljob.kube.resources import DLJOBS, PODS
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.ending import let_go
 from dljob.operator.jobs.entries import Specs
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
 from dljob.operator.nodes.reserving import Reservations
-from dljob.operator.pods.auxiliaries import Auxiliaries, Warn
-from dljob.operator.pods.removing import Removals
+from dljob.operator.pods.auxiliaries import Auxiliaries, Removals, Warn
 from dljob.operator.proofs import awaits_proof, is_booked, is_bound, job_of, proof_of_end, role_of
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ class Cleanup:
         self._looked: dict[Name, _Looked] = {}
         self._nodes_gone: dict[str, float] = {}
         """When Nodes with pods were first seen to be missing."""
-        self._again: asyncio.TimerHandle | None = None
+        self._again_at = 0.0
+        """When the cleanup begins again without a change, in the time of the event loop."""
 
     async def run(self) -> None:
         """Clean up after each change, for ever."""
@@ -96,26 +97,18 @@ class Cleanup:
             # Cleared first, so that a change during the pass causes the next one.
             self._changed.clear()
             began = time.thread_time()
-            if not await self._try_to_clean_up():
+            try:
+                is_done = await self.clean_up()
+                self._complaints.settle(LOOK)
+            except Exception as error:
+                is_done = False
+                if self._complaints.note(LOOK, error):
+                    log.exception("the cleanup of pods failed; it is tried again")
+            if not is_done:
                 self._retry_later()
             # With thousands of pods a pass takes long, and other tasks need the event loop.
             rest = REST_SHARE * (time.thread_time() - began)
             await asyncio.sleep(min(max(LEAST_REST_S, rest), LONGEST_REST_S))
-
-    def _try_again(self) -> None:
-        self._again = None
-        self._changed.set()
-
-    async def _try_to_clean_up(self) -> bool:
-        """Clean up, and log an error once."""
-        try:
-            is_done = await self.clean_up()
-        except Exception as error:
-            if self._complaints.note(LOOK, error):
-                log.exception("the cleanup of pods failed; it is tried again")
-            return False
-        self._complaints.settle(LOOK)
-        return is_done
 
     async def clean_up(self) -> bool:
         """Make one pass over all pods; return true if everything is done."""
@@ -161,7 +154,15 @@ class Cleanup:
             or known.pod is not pod
             or known.job is not self._mirrors.jobs.get(known.job_name)
         ):
-            known = self._looked[name] = _look_at(self._mirrors, self._jobs, name=name, pod=pod)
+            job_name = _name_of_job(name, pod)
+            try:
+                job = self._jobs.get(job_name)
+                # The pod is booked, or of a role that never is.
+                is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
+            except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
+                is_at_rest = False
+            shown = self._mirrors.jobs.get(job_name)
+            known = self._looked[name] = _Looked(pod, job_name, shown, is_at_rest)
         return known.is_at_rest
 
     async def _try_to_clean_up_pod(
@@ -188,9 +189,17 @@ class Cleanup:
 
     async def _let_ended_jobs_go(self, turns: asyncio.Semaphore) -> bool:
         """Remove our finalizer from jobs that have ended, so that they can be deleted without an operator."""
+        jobs = self._mirrors.jobs
+
+        async def let_job_go(job: Json) -> None:
+            async with turns:
+                await let_go(
+                    self._api, DLJOBS, mirror=jobs, document=job, finalizer=names.FINALIZER
+                )
+
         ended = {
             name: document
-            for name, document in self._mirrors.jobs.objects.items()
+            for name, document in jobs.objects.items()
             if names.FINALIZER in names.finalizers_of(document)
             and (status := self._jobs.trusted(document).get("status") or {}).get("phase") in _FINAL
             and not status.get("pods")
@@ -199,23 +208,13 @@ class Cleanup:
             if awaits_proof(pod):
                 ended.pop(_name_of_job(Name.of(pod), pod), None)
         try:
-            await do_all(self._let_job_go(job, turns) for job in ended.values())
+            await do_all(let_job_go(job) for job in ended.values())
         except (Rejected, Unreachable) as error:
             if self._complaints.note(JOBS, error):
                 log.warning("finalizers of ended jobs cannot be removed yet: %s", error)
             return False
         self._complaints.settle(JOBS)
         return True
-
-    async def _let_job_go(self, job: Json, turns: asyncio.Semaphore) -> None:
-        async with turns:
-            await _let_go(
-                self._api,
-                DLJOBS,
-                mirror=self._mirrors.jobs,
-                document=job,
-                finalizer=names.FINALIZER,
-            )
 
     async def _clean_up_pod(self, name: Name, pod: Json) -> None:
         job = self._job_of(name, pod)
@@ -224,67 +223,40 @@ class Cleanup:
         # The pod may have changed as well, so its version or uid is a precondition below.
         node = self._mirrors.nodes.get(Name("", _node_of(pod)))
         ended = proof_of_end(pod, node)
-        may_return = node is None and is_bound(pod) and not self._is_gone_for_good(pod)
+        may_return = False
+        if node is None and is_bound(pod):
+            # A Node that has been missing for long is not expected back.
+            since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
+            may_return = self._clock() < since + GONE_S
         # The deletion of the job waits for that, even if a webhook refuses the deletion of the pod.
         if ended and awaits_proof(pod) and not may_return:
-            await _let_go(
+            await let_go(
                 self._api,
                 PODS,
                 mirror=self._mirrors.pods,
                 document=pod,
                 finalizer=names.PROOF_FINALIZER,
             )
-        if not (ended and job is not None and _is_shown(job)):
+        # Users may still want to look at the pods of a job that has ended and is kept.
+        is_shown = (
+            job is not None
+            and (job.get("status") or {}).get("phase") in _FINAL
+            and "deletionTimestamp" not in job["metadata"]
+        )
+        if not (ended and is_shown):
             await self._removals.remove(pod)
         if may_return:
             self._retry_later()
 
-    def _is_gone_for_good(self, pod: Json) -> bool:
-        """True if the Node of a pod has been missing for so long that it is not expected back."""
-        since = self._nodes_gone.setdefault(_node_of(pod), self._clock())
-        return self._clock() >= since + GONE_S
-
     def _retry_later(self) -> None:
-        if self._again is None:
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try_again)
-
-
-def _look_at(mirrors: Mirrors, jobs: TrustedJobs, *, name: Name, pod: Json) -> _Looked:
-    """Find out whether the pod is booked, or of a role that never is."""
-    job_name = _name_of_job(name, pod)
-    try:
-        job = jobs.get(job_name)
-        is_at_rest = role_of(pod) != TRAINER or (job is not None and is_booked(job, pod))
-    except Exception:  # noqa: BLE001 - the cleanup of this single pod reports the error
-        is_at_rest = False
-    return _Looked(pod, job_name, mirrors.jobs.get(job_name), is_at_rest)
-
-
-async def _let_go(
-    api: ApiServer, resource: Resource, *, mirror: Mirror[Any], document: Json, finalizer: str
-) -> None:
-    finalizers = [each for each in names.finalizers_of(document) if each != finalizer]
-    try:
-        left = await api.hold_by(resource, document, finalizers=finalizers)
-    except NotFound:
-        mirror.show_end(document)
-        return
-    except Conflict:
-        return
-    if left["metadata"].get("deletionTimestamp") and not finalizers:
-        mirror.show_end(left)
-    else:
-        mirror.show(left, is_ours=True)
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._again_at:
+            self._again_at = loop.time() + AGAIN_S
+            loop.call_at(self._again_at, self._changed.set)
 
 
 def _name_of_job(name: Name, pod: Json) -> Name:
     return Name(name.namespace, job_of(pod))
-
-
-def _is_shown(job: Json) -> bool:
-    """True if a job has ended and is kept, so that users may still want to look at its pods."""
-    is_over = (job.get("status") or {}).get("phase") in _FINAL
-    return is_over and "deletionTimestamp" not in job["metadata"]
 
 
 def _node_of(pod: Json) -> str:

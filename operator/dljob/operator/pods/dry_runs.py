@@ -22,7 +22,6 @@ from dljob.control.situation.status import Booking
 from dljob.core.documents import jobfile
 from dljob.core.model import Job, NodeName
 from dljob.core.placement.amounts import NoAmount
-from dljob.core.problems import WrongDocument
 from dljob.kube.client import ApiServer, Conflict, Rejected, Unreachable
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
@@ -32,6 +31,7 @@ from dljob.operator.nodes.requests import Asks, read_asks
 from dljob.operator.pods.remedies import RefusalKind, find_remedy
 from dljob.operator.podspecs import building
 from dljob.operator.podspecs.podsettings import PodSettings
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,6 @@ class _Answer(NamedTuple):
     Kubernetes dropped when they were made."""
 
 
-class _Draft(NamedTuple):
-    pod: Json
-    flaw: str = ""
-    """The reason why the pod is the bare template, without a SideCar."""
-
-
 class _Questions:
     """Requests for dry runs: one for all jobs that are alike, and a few at a time."""
 
@@ -133,7 +127,9 @@ class _Questions:
             verdict = None
         except Rejected as error:
             refusal = find_remedy(error)
-            verdict = _verdict(error, refusal.remedy)
+            why = f"Kubernetes would refuse its pods: {SUBJECT.sub('', str(error))}"
+            is_answer = error.status < SERVER_ERROR
+            verdict = f"{why[:LONGEST]}; {refusal.remedy}" if is_answer else None
             excuses_pods = refusal.kind in (RefusalKind.QUOTA, RefusalKind.UNKNOWN_FIELD)
         except Exception:
             # Other jobs may wait for this answer.
@@ -221,17 +217,18 @@ class DryRuns:
 
     async def _is_taken(self, name: Name, trial: _Trial, *, document: Json, job: Job) -> bool:
         """Make one dry run; thousands of refused jobs keep no draft until the next one."""
-        draft = _draft(name, document, job=job, settings=self._settings)
+        pod, flaw = _draft(name, document, job=job, settings=self._settings)
         if trial.asks is None:
-            self._learn(name, trial, asks=_read(name, draft.pod))
-        question = self._questions.answer(_Alike.of(document), name, pod=draft.pod)
+            self._learn(name, trial, asks=_read(name, pod))
+        question = self._questions.answer(_Alike.of(document), name, pod=pod)
         # One job that no longer waits must not cancel the answer for others.
         answer = await asyncio.shield(question)
         # With additions of the cluster, such as default requests and the overhead of the runtime.
         self._learn(name, trial, asks=answer.asks)
-        is_taken = answer.verdict == "" or (answer.excuses_pods and _has_pods(document))
+        has_pods = bool((document.get("status") or {}).get("pods"))
+        is_taken = answer.verdict == "" or (answer.excuses_pods and has_pods)
         if is_taken or answer.verdict is not None:
-            self._find(name, trial, verdict=draft.flaw if is_taken else answer.verdict or "")
+            self._find(name, trial, verdict=flaw if is_taken else answer.verdict or "")
         return is_taken
 
     def _learn(self, name: Name, trial: _Trial, *, asks: Asks | None) -> None:
@@ -252,20 +249,19 @@ class DryRuns:
             self._wake()
 
 
-def _draft(name: Name, document: Json, *, job: Job, settings: PodSettings) -> _Draft:
+def _draft(name: Name, document: Json, *, job: Job, settings: PodSettings) -> tuple[Json, str]:
+    """Return the pod of a job; if it is the bare template, without a SideCar, also the reason."""
     try:
         booking = Booking(NOWHERE, 0)
-        return _Draft(
-            building.make_trainer(dict(document), job, booking=booking, settings=settings)
-        )
+        pod = building.make_trainer(dict(document), job, booking=booking, settings=settings)
+        return pod, ""
     except WrongDocument as error:
         # The API server's message is better; our own is reported only if the API server accepts the pod.
         flaw = "; ".join(error.lines())[:LONGEST]
-        return _Draft(building.make_bare(dict(document), job), flaw)
     except Exception as error:
         log.info("no pod can be built from the template of job %s", name, exc_info=True)
-        flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST]
-        return _Draft(building.make_bare(dict(document), job), f"{flaw}; correct it")
+        flaw = f"spec.template cannot be read as a pod: {error}"[:LONGEST] + "; correct it"
+    return building.make_bare(dict(document), job), flaw
 
 
 def _counts(question: asyncio.Task[_Answer], now: float) -> bool:
@@ -283,14 +279,3 @@ def _read(name: Name, pod: Json) -> Asks | None:
         log.info("the resources of the pods of job %s cannot be read", name, exc_info=True)
         return None
     return asks
-
-
-def _has_pods(document: Json) -> bool:
-    return bool((document.get("status") or {}).get("pods"))
-
-
-def _verdict(error: Rejected, remedy: str) -> str | None:
-    if error.status >= SERVER_ERROR:
-        return None
-    why = f"Kubernetes would refuse its pods: {SUBJECT.sub('', str(error))}"
-    return f"{why[:LONGEST]}; {remedy}"

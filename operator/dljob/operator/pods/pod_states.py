@@ -2,12 +2,12 @@
 
 A problem is a code for programs, a sentence for people, and a flag for the job's own fault. The
 codes are those of Kubernetes where it has one (``Evicted``, ``OOMKilled``, ``ImagePullBackOff``).
-The controller decides what follows: a pod that was evicted, drained or preempted is started again;
+The controller decides about the consequences: a pod that was evicted, drained or preempted is started again;
 running out of memory is the job's own failure; and a pod that cannot start because something is
 missing keeps its GPUs only for a short time, in which a person may add it. Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -73,7 +73,9 @@ def read_pod(key: PodKey, document: Json | None, *, node: Json | None, uid: str)
     if (trainer_of(status).get("state") or {}).get("running") and status.get("podIP"):
         port = first_port(document) or SIDECAR_PORT
         address = Address(host=status["podIP"], port=port, name=names.sidecar_name(uid))
-        found = explain_restart(document)
+        # The trainer may have ended before, and was started again.
+        last = (trainer_of(status).get("lastState") or {}).get("terminated")
+        found = _explain_death(TRAINER, last) if last else PodProblem()
         return _pod(key, PodPhase.UP, document=document, found=found, address=address)
     if is_bound(document) and node is not None and not is_ready(node):
         message = f"node {key.node} is not ready; kubectl describe node {key.node} shows why"
@@ -95,7 +97,7 @@ def _pod(
 
 
 def _left_in(ended: Json) -> State | None:
-    """Return what the SideCar left behind as the last message of its container."""
+    """Return the state that the SideCar left behind as the last message of its container."""
     return decode_left((ended.get("message") or "").encode(errors="replace"))
 
 
@@ -108,9 +110,12 @@ def explain_end(document: Json, node: str, *, proof: str) -> PodProblem:
     pod = f"its pod on {node}"
     if proof == "NodeGone":
         return PodProblem(proof, f"{pod} is gone with its node")
-    if found := _disruption(status):
-        name, words = found
-        return PodProblem(name, f"{pod} {words}", unwelcome=True)
+    for condition in status.get("conditions") or ():
+        is_target = (
+            condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+        )
+        if is_target and (found := _DISRUPTIONS.get(condition.get("reason", ""))):
+            return PodProblem(found[0], f"{pod} {found[1]}", unwelcome=True)
     if status.get("phase") == "Failed" and status.get("reason"):
         said = status.get("message") or "the kubelet gives no details"
         fault = status["reason"] == "DeadlineExceeded"
@@ -120,23 +125,6 @@ def explain_end(document: Json, node: str, *, proof: str) -> PodProblem:
         return PodProblem("PodDeleted", f"{pod} was deleted")
     ended = (trainer_of(status).get("state") or {}).get("terminated") or {}
     return _explain_death(TRAINER, ended) if ended else PodProblem(proof, f"{pod} ended ({proof})")
-
-
-def _disruption(status: Json) -> tuple[str, str] | None:
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return _DISRUPTIONS.get(condition.get("reason", ""))
-    return None
-
-
-# --- why it ended and was started again ---------------------------------------------------
-
-
-def explain_restart(document: Json) -> PodProblem:
-    """Return why the trainer of a running pod ended the last time; empty if it never did."""
-    last = trainer_of(document.get("status") or {}).get("lastState") or {}
-    ended = last.get("terminated")
-    return _explain_death(TRAINER, ended) if ended else PodProblem()
 
 
 def _explain_death(name: str, ended: Json) -> PodProblem:
@@ -170,9 +158,10 @@ def explain_wait(document: Json) -> PodProblem:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = condition.get("reason") or "Unschedulable"
             return PodProblem(reason, condition.get("message") or "")
-    for container, is_init in _containers(status):
-        if found := _explain_container(container, is_init=is_init):
-            return found
+    for key, is_init in (("initContainerStatuses", True), ("containerStatuses", False)):
+        for container in status.get(key) or ():
+            if found := _explain_container(container, is_init=is_init):
+                return found
     if not (document.get("spec") or {}).get("nodeName"):
         return PodProblem(message=f"no scheduler has reported anything about pod {name} yet")
     return PodProblem(
@@ -181,11 +170,6 @@ def explain_wait(document: Json) -> PodProblem:
             f" pod {name} shows what it waits for: an image, a volume, a Secret"
         )
     )
-
-
-def _containers(status: Json) -> Iterator[tuple[Json, bool]]:
-    yield from ((each, True) for each in status.get("initContainerStatuses") or ())
-    yield from ((each, False) for each in status.get("containerStatuses") or ())
 
 
 def _explain_container(container: Json, *, is_init: bool) -> PodProblem | None:
@@ -204,12 +188,11 @@ def _explain_container(container: Json, *, is_init: bool) -> PodProblem | None:
         )
     if ended and ended.get("exitCode") != 0:
         death = _explain_death(name, ended)
-        return _of_init(name, death) if is_init else death
+        if not is_init:
+            return death
+        # The user's own init containers count as the job's fault, the SideCar's installer does not.
+        reason = "InitContainerFailed" if death.reason == "ContainerFailed" else death.reason
+        fault = name != INSTALLER
+        return PodProblem(reason, f"init {death.message}", fault=fault, stuck=True)
     is_back = reason == BACK_OFF
     return PodProblem(BACK_OFF, f"container {name} is not started again yet") if is_back else None
-
-
-def _of_init(name: str, death: PodProblem) -> PodProblem:
-    """Read the failure of an init container: the user's own count as the job's fault, the SideCar's installer does not."""
-    reason = "InitContainerFailed" if death.reason == "ContainerFailed" else death.reason
-    return PodProblem(reason, f"init {death.message}", fault=name != INSTALLER, stuck=True)

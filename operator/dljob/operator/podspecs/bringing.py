@@ -44,7 +44,10 @@ def bring_sidecar(
     by_volume = settings.sidecar is Bringing.IMAGE or (
         settings.sidecar is Bringing.AUTO and has_image_volumes(node)
     )
-    volume = _image_volume(settings) if by_volume else {"emptyDir": {"sizeLimit": "16Mi"}}
+    volume: JsonObject = {"emptyDir": {"sizeLimit": "16Mi"}}
+    if by_volume:
+        policy = {"pullPolicy": settings.pull_policy} if settings.pull_policy else {}
+        volume = {"image": {"reference": settings.image, **policy}}
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": SIDECAR_VOLUME, **volume}]
     for container in spec["containers"]:
         if container["name"] == TRAINER:
@@ -69,13 +72,6 @@ def _is_since(program: str, version: str) -> bool:
     found = _VERSION.match(version)
     least = SINCE.get(program)
     return found is not None and least is not None and (int(found[1]), int(found[2])) >= least
-
-
-def _image_volume(settings: PodSettings) -> JsonObject:
-    source = {"reference": settings.image}
-    if settings.pull_policy:
-        source["pullPolicy"] = settings.pull_policy
-    return {"image": source}
 
 
 def _installer(settings: PodSettings) -> JsonObject:

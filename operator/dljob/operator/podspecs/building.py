@@ -5,14 +5,17 @@ The pod that trains gets the SideCar, as process 1 of the container named traine
 node, and access to the GPUs of that node. Everything else stays as the user wrote it. ``dljob render`` shows the
 result.
 
+The schema of a job covers only those parts of a template that rules need, and Kubernetes checks the finished pod. But
+DLJob adds to lists and maps of the template before that, so it insists that these are lists and maps.
+
 Pure.
 """
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dljob.control.acting.sidecar_options import (
     CHECKPOINT_FOLDER,
@@ -25,14 +28,14 @@ from dljob.control.acting.sidecar_options import (
 from dljob.control.situation.status import Booking
 from dljob.core.documents.rules.podrules import TRAINER
 from dljob.core.model import Job, NodeName, Role
-from dljob.core.problems import Problem, WrongDocument
 from dljob.kube import names
+from dljob.kube.constraints.foreign import CDI_MARKS
 from dljob.kube.constraints.foreign import VISIBLE as VISIBLE_GPUS
-from dljob.kube.documents import JsonObject
+from dljob.kube.documents import Json, JsonObject
 from dljob.operator.podspecs.bringing import bring_sidecar
 from dljob.operator.podspecs.host_ports import is_on_host, take_ports
 from dljob.operator.podspecs.podsettings import GpuAccess, PodSettings
-from dljob.operator.podspecs.validating import REQUIRED, insist_on_shapes
+from dljob_wire.problems import Problem, WrongDocument, kind_of, shown
 
 TLS_FOLDER: Final = "/dljob-tls"
 TLS_VOLUME: Final = "dljob-tls"
@@ -92,6 +95,7 @@ OBJECT_META: Final = frozenset(
 )
 """The fields of the metadata of any object; a pod takes only labels and annotations from its template."""
 
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_PREFERRED: Final = 32
 """The most nodes that a pod prefers."""
@@ -133,19 +137,24 @@ def make_trainer(
     """
     Make the pod of a booking; ``document`` is the DLJob, and ``node`` the Node.
 
-    With hostNetwork it has the ports from ``host_port`` on. Raises :class:`~dljob.core.problems.WrongDocument` if its
+    With hostNetwork it has the ports from ``host_port`` on. Raises :class:`~dljob_wire.problems.WrongDocument` if its
     template is not a pod.
     """
     template = copy.deepcopy(dict(job.template))
     metadata, spec = document["metadata"], template["spec"]
-    insist_on_shapes(template)
+    problems = (*_iter_problems(spec), *_iter_devices(template.get("metadata") or {}))
+    if problems:
+        raise WrongDocument(problems)
     pod = _pod(
         metadata, template, name=trainer_name(metadata["name"], booking.serial), role=TRAINER
     )
     pod["metadata"]["labels"][names.SERIAL_LABEL] = str(booking.serial)
     pod["metadata"]["finalizers"] = [names.PROOF_FINALIZER]
     spec["restartPolicy"] = "OnFailure"
-    spec["terminationGracePeriodSeconds"] = _grace_seconds(spec, job)
+    # Time for a checkpoint and an orderly exit.
+    needed = job.checkpoint.timeout_seconds + job.checkpoint.grace_seconds + LATE_SECONDS
+    grace = int(max(needed, spec.get("terminationGracePeriodSeconds") or 0))
+    spec["terminationGracePeriodSeconds"] = grace
     spec["affinity"] = _on_node(spec.get("affinity") or {}, booking.node)
     _tolerate(spec, settings)
     if settings.runtime_class:
@@ -153,9 +162,9 @@ def make_trainer(
     pod["metadata"]["annotations"] = {**KEPT, **pod["metadata"]["annotations"]}
     if settings.gpu_access is GpuAccess.CDI and not settings.virtual_gpus:
         pod["metadata"]["annotations"][settings.cdi_annotation] = settings.cdi_devices
-    port = SIDECAR_PORT
-    if is_on_host(spec):
-        port = take_ports(pod, settings.host_ports, first=host_port)
+    port = (
+        take_ports(pod, settings.host_ports, first=host_port) if is_on_host(spec) else SIDECAR_PORT
+    )
     program = bring_sidecar(spec, settings, node=node)
     spec["volumes"] = [
         *(spec.get("volumes") or ()),
@@ -177,14 +186,17 @@ def make_trainer(
     for container in spec["containers"]:
         if container["name"] == TRAINER:
             if claims:
-                _claim_gpus(container)
+                # Show the devices of the pod's claim to the trainer, and to no other container.
+                resources = container.get("resources") or {}
+                shown = [*(resources.get("claims") or ()), {"name": CLAIM}]
+                container["resources"] = {**resources, "claims": shown}
             _supervise(container, job, uid=metadata["uid"], settings=settings, first_port=port)
             container["command"] = [*program, *container["command"]]
     return pod
 
 
 def make_bare(document: JsonObject, job: Job) -> JsonObject:
-    """Make the pod of the template alone, so that errors of Kubernetes concern what the user wrote."""
+    """Make the pod of the template alone, so that errors of Kubernetes concern the user's own words."""
     template, metadata = copy.deepcopy(dict(job.template)), document["metadata"]
     return _pod(metadata, template, name=trainer_name(metadata["name"], 0), role=TRAINER)
 
@@ -209,13 +221,6 @@ def _pod(metadata: JsonObject, template: JsonObject, *, name: str, role: str) ->
         },
         "spec": template["spec"],
     }
-
-
-def _grace_seconds(spec: JsonObject, job: Job) -> int:
-    """Return a grace period for a checkpoint and an orderly exit."""
-    checkpoint = job.checkpoint
-    needed = checkpoint.timeout_seconds + checkpoint.grace_seconds + LATE_SECONDS
-    return int(max(needed, spec.get("terminationGracePeriodSeconds") or 0))
 
 
 def _on_node(affinity: JsonObject, node: NodeName) -> JsonObject:
@@ -256,13 +261,6 @@ def _tolerate(spec: JsonObject, settings: PodSettings) -> None:
         stays.append(ours)
     if stays:
         spec["tolerations"] = [*tolerations, *stays]
-
-
-def _claim_gpus(container: JsonObject) -> None:
-    """Show the devices of the pod's claim to the trainer, and to no other container."""
-    resources = container.get("resources") or {}
-    claims = [*(resources.get("claims") or ()), {"name": CLAIM}]
-    container["resources"] = {**resources, "claims": claims}
 
 
 def _supervise(
@@ -330,18 +328,10 @@ def _literal(option: str) -> str:
 # --- auxiliary pods -----------------------------------------------------------------------
 
 
-def make_auxiliaries(document: JsonObject, roles: Iterable[Role]) -> list[JsonObject]:
-    return [
-        make_auxiliary(document, role, number=number)
-        for role in roles
-        for number in range(role.replicas)
-    ]
-
-
 def make_auxiliary(document: JsonObject, role: Role, *, number: int) -> JsonObject:
     metadata, template = document["metadata"], copy.deepcopy(dict(role.template))
     _hide_gpus(template["spec"])
-    _prefer_beside(template["spec"], document)
+    _prefer_nodes_of_job(template["spec"], document)
     return _pod(
         metadata,
         template,
@@ -350,7 +340,7 @@ def make_auxiliary(document: JsonObject, role: Role, *, number: int) -> JsonObje
     )
 
 
-def _prefer_beside(spec: JsonObject, document: JsonObject) -> None:
+def _prefer_nodes_of_job(spec: JsonObject, document: JsonObject) -> None:
     """
     Prefer the nodes where the job trains, those with the most GPUs first.
 
@@ -392,3 +382,84 @@ def _hide_gpus(spec: JsonObject) -> None:
         if container["name"] != TRAINER:
             hidden = [{"name": name, "value": value} for name, value in HIDDEN_GPUS.items()]
             container["env"] = [*(container.get("env") or ()), *hidden]
+
+
+# --- the shape of a template -----------------------------------------------------------------
+
+
+class _Shape(NamedTuple):
+    kind: type
+    name: str
+    remedy: str
+
+
+_MAP: Final = _Shape(dict, "a mapping", "write its fields below it, as in any pod")
+_LIST: Final = _Shape(list, "a list", "write its items with a dash before each, as in any pod")
+_NUMBER: Final = _Shape(int, "a whole number", "write digits without quotes, such as 30")
+
+_OF_PODS: Final[tuple[tuple[tuple[str, ...], _Shape], ...]] = (
+    (("affinity",), _MAP),
+    (("affinity", "nodeAffinity"), _MAP),
+    (("affinity", "nodeAffinity", REQUIRED), _MAP),
+    (("affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"), _LIST),
+    (("imagePullSecrets",), _LIST),
+    (("terminationGracePeriodSeconds",), _NUMBER),
+    (("tolerations",), _LIST),
+    (("volumes",), _LIST),
+)
+"""Outer fields come before inner ones."""
+
+
+def _iter_problems(spec: Json) -> Iterator[Problem]:
+    wrong: list[tuple[str, ...]] = []
+    for path, shape in _OF_PODS:
+        if any(path[: len(each)] == each for each in wrong):
+            continue
+        value = _value_at(spec, path)
+        if problem := _problem(".".join(path), value, shape=shape):
+            wrong.append(path)
+            yield problem
+    if not wrong:
+        yield from _iter_problems_of_terms(spec)
+    for place, container in enumerate(spec["containers"]):
+        if container["name"] == TRAINER:
+            where = f"containers[{place}].volumeMounts"
+            if problem := _problem(where, container.get("volumeMounts"), shape=_LIST):
+                yield problem
+
+
+def _iter_devices(metadata: Json) -> Iterator[Problem]:
+    """Find annotations that would give a container GPUs which its job does not have."""
+    for mark, value in (metadata.get("annotations") or {}).items():
+        if mark.startswith(CDI_MARKS):
+            message = f"the annotation {mark} gives containers devices, which DLJob does itself"
+            yield Problem(
+                "spec.template.metadata.annotations", value, message, "remove the annotation"
+            )
+
+
+def _iter_problems_of_terms(spec: Json) -> Iterator[Problem]:
+    path = ("affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
+    for place, term in enumerate(_value_at(spec, path) or ()):
+        where = f"{'.'.join(path)}[{place}]"
+        problem = _problem(where, term, shape=_MAP)
+        if problem is None and term:
+            problem = _problem(f"{where}.matchFields", term.get("matchFields"), shape=_LIST)
+        if problem is not None:
+            yield problem
+
+
+def _value_at(spec: Json, path: tuple[str, ...]) -> Any:
+    value: Any = spec
+    for name in path:
+        # An empty value counts as absent, as it does for Kubernetes.
+        value = (value or {}).get(name)
+    return value
+
+
+def _problem(path: str, value: object, *, shape: _Shape) -> Problem | None:
+    is_right = isinstance(value, shape.kind) and not isinstance(value, bool)
+    if value is None or is_right:
+        return None
+    message = f"{shown(value)} is {kind_of(value)}, not {shape.name}"
+    return Problem(f"spec.template.spec.{path}", value, message, shape.remedy)

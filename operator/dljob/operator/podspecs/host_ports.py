@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from dljob.core.documents.rules.podrules import TRAINER
-from dljob.core.problems import Problem, WrongDocument
 from dljob.kube.documents import Json
+from dljob_wire.problems import Problem, WrongDocument
 
 BLOCK: Final = 100
 OWN: Final = 2
@@ -75,7 +75,8 @@ def choose_block(uid: str, pods: Iterable[Json], *, ports: PortRange) -> int:
     for pod in pods:
         first = first_port(pod)
         if first and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            taken[first] = _owner_of(pod)
+            owners = pod["metadata"].get("ownerReferences") or ()
+            taken[first] = next((str(owner.get("uid", "")) for owner in owners), "")
     own = (first for first, owner in taken.items() if owner == uid)
     # The range may have changed since other jobs got their blocks, so blocks can overlap.
     free = (one for one in ports.blocks if all(abs(one - other) >= BLOCK for other in taken))
@@ -88,7 +89,7 @@ def take_ports(pod: Any, ports: str, *, first: int) -> int:
 
     The SideCar's are host ports of the container, so that kube-scheduler keeps other pods with these ports away. A
     draft (``first`` is 0) has none, so that it fits on every node. Raises
-    :class:`~dljob.core.problems.WrongDocument` if the range is empty.
+    :class:`~dljob_wire.problems.WrongDocument` if the range is empty.
     """
     if not ports:
         raise WrongDocument((_NO_HOST_PORTS,))
@@ -101,11 +102,6 @@ def take_ports(pod: Any, ports: str, *, first: int) -> int:
             ours = [{"containerPort": port, "hostPort": port} for port in (first, first + 1)]
             container["ports"] = [*known, *ours]
     return first
-
-
-def _owner_of(pod: Json) -> str:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return next((str(owner.get("uid", "")) for owner in owners), "")
 
 
 def meeting_port(first: int, generation: int, *, processes: int) -> int:

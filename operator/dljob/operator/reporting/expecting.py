@@ -14,15 +14,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from dljob.control.deciding.futures import foresee_in_time
+from dljob.control.deciding.futures import foresee_in_time, turn_document
 from dljob.control.loop import Controller
-from dljob.control.reporting.plans import turn_document
 from dljob.control.situation.ports import Fenced, NotKept, NotKeptAlone
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status_documents import read_time
 from dljob.core.contract import Policy
 from dljob.core.foreseeing import Turn
-from dljob.core.model import JobId, Snapshot
+from dljob.core.model import JobId
 from dljob.core.primitives.once_per_change import OncePerChange
 from dljob.kube.documents import Json
 from dljob.operator.cluster import Cluster
@@ -67,29 +66,29 @@ class Expectations:
     async def run(self) -> None:
         while True:
             scene = self._controller.scene
-            if scene is not None:
-                await self._try_to_publish(scene)
+            try:
+                if scene is not None:
+                    await self.publish(scene)
+                    self._complaints.settle(STARTS)
+            except Fenced:
+                raise
+            except Exception as error:
+                # No training depends on it.
+                if self._complaints.note(STARTS, error):
+                    log.exception("expected starts cannot be written; it is tried again")
             await asyncio.sleep(max(LOOK_S, REST * self._played_s))
-
-    async def _try_to_publish(self, scene: Scene) -> None:
-        """Publish, and only log an error, because no training depends on it."""
-        try:
-            await self.publish(scene)
-        except Fenced:
-            raise
-        except Exception as error:
-            if self._complaints.note(STARTS, error):
-                log.exception("expected starts cannot be written; it is tried again")
-        else:
-            self._complaints.settle(STARTS)
 
     async def publish(self, scene: Scene) -> None:
         """Write the places that have changed, the head of the queue first."""
         snapshot = self._controller.scheduler.snapshot(scene)
         turns: Mapping[JobId, Turn] = {}
-        self._played_s = 0.0
-        if any(not state.job.suspend for state in snapshot.pending):
-            turns = await self._foresee(snapshot)
+        begun = time.monotonic()
+        try:
+            if any(not state.job.suspend for state in snapshot.pending):
+                # A cancellation does not reach the thread, which has a time limit of its own.
+                turns = await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
+        finally:
+            self._played_s = time.monotonic() - begun
         # The simulation is some seconds old. Each write checks whether the job still waits.
         for due in pick_writes(self._iter_news(turns, snapshot.now)):
             try:
@@ -100,14 +99,6 @@ class Expectations:
                 log.info("expected starts cannot be written yet: %s", error)
                 # The API server is unavailable, and each further write would wait as long.
                 return
-
-    async def _foresee(self, snapshot: Snapshot) -> Mapping[JobId, Turn]:
-        begun = time.monotonic()
-        try:
-            # A cancellation does not reach the thread, which has a time limit of its own.
-            return await asyncio.to_thread(foresee_in_time, snapshot, self._policy)
-        finally:
-            self._played_s = time.monotonic() - begun
 
     def _iter_news(self, turns: Mapping[JobId, Turn], now: float) -> Iterator[Due]:
         for job in self._cluster.entries:

@@ -90,10 +90,10 @@ class GpuConfigMap:
                 faults = json.dumps(self._controller.observer.gpu_faults.write())
                 parts = split(self._table.write(scene, self._controller.observer.faults))
                 index = {names.GPUS_PARTS_KEY: str(len(parts)), names.FAULTS_KEY: faults}
-                told = [{names.GPUS_KEY: text} for text in parts]
-                told[0] |= index
+                written = [{names.GPUS_KEY: text} for text in parts]
+                written[0] |= index
                 # The first part comes last, so that its reader finds all others.
-                for name, data in reversed(list(zip(names.GPUS_PARTS, told, strict=False))):
+                for name, data in reversed(list(zip(names.GPUS_PARTS, written, strict=False))):
                     await self._writer.write(name, {"data": data})
             await asyncio.sleep(LOOK_S)
 
@@ -123,9 +123,9 @@ class Table:
 def read_numbers(text: str) -> dict[NodeName, dict[int, str]]:
     """Read the UUIDs of GPUs by node and number; raises any exception if that cannot be read."""
     return {
-        NodeName(name): {int(number): str(uuid) for number, uuid in told["uuids"].items()}
-        for name, told in json.loads(text).items()
-        if "uuids" in told
+        NodeName(name): {int(number): str(uuid) for number, uuid in node["uuids"].items()}
+        for name, node in json.loads(text).items()
+        if "uuids" in node
     }
 
 
@@ -148,6 +148,6 @@ def split(nodes: Mapping[str, str]) -> list[str]:
 def _describe(node: Node, broken: Mapping[str, str]) -> str:
     out = {str(g.index): g.unavailable_because for g in node.gpus if g.unavailable_because}
     uuids = {str(gpu.index): gpu.uuid for gpu in node.gpus if gpu.uuid}
-    told = (("uuids", uuids), ("out", out), ("faults", broken))
-    said = {key: value for key, value in told if value}
-    return json.dumps(said, ensure_ascii=False) if said else ""
+    parts = (("uuids", uuids), ("out", out), ("faults", broken))
+    shown = {key: value for key, value in parts if value}
+    return json.dumps(shown, ensure_ascii=False) if shown else ""

@@ -1,7 +1,7 @@
 """
 A ConfigMap with the profiles and the state of the policy.
 
-``dljob submit --dry-run`` plans with it as the operator decides. The next leader takes what its store lacks from it,
+``dljob submit --dry-run`` plans with it as the operator decides. The next leader takes from it the knowledge that its store lacks,
 because the default store is a file that ends with the pod.
 """
 
@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 from dljob.control.situation.scene import Scene
 from dljob.core.documents.profilefile import parse_all, render_all
 from dljob.core.model import JobId, Snapshot
-from dljob.core.problems import WrongDocument
 from dljob.core.profiles import JobType, Profile
 from dljob.kube import names
 from dljob.kube.client import ApiServer, NotFound, Rejected
@@ -25,6 +24,7 @@ from dljob.kube.documents import Json
 from dljob.kube.resources import CONFIGMAPS
 from dljob.operator.reporting.configmap_writing import ConfigMapWriter
 from dljob.store.store import Store, StoreError
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class LearnedConfigMap:
             await asyncio.sleep(pause)
 
     async def _write(self, scene: Scene, snapshot: Snapshot) -> int:
-        """Write what has changed; return the number of bytes."""
+        """Write the changes; return the number of bytes."""
         decisions = {job: entry.status.generation for job, entry in scene.entries.items()}
         if (
             decisions == self._decisions
@@ -102,17 +102,18 @@ class LearnedConfigMap:
 
 
 def _is_news(before: Mapping[JobType, Profile], now: Mapping[JobType, Profile]) -> bool:
-    return before.keys() != now.keys() or any(
-        profile is not now[kind] and _differs(profile, now[kind])
-        for kind, profile in before.items()
-    )
-
-
-def _differs(before: Profile, now: Profile) -> bool:
-    if before.speeds.keys() != now.speeds.keys() or before.costs != now.costs:
+    if before.keys() != now.keys():
         return True
-    speeds = ((before.speeds[shape][0], now.speeds[shape][0]) for shape in now.speeds)
-    return any(abs(new - old) > SHARE * old for old, new in speeds)
+    for kind, old in before.items():
+        new = now[kind]
+        if new is old:
+            continue
+        if old.speeds.keys() != new.speeds.keys() or old.costs != new.costs:
+            return True
+        speeds = ((old.speeds[shape][0], new.speeds[shape][0]) for shape in new.speeds)
+        if any(abs(measured - shown) > SHARE * shown for shown, measured in speeds):
+            return True
+    return False
 
 
 def _pack(document: object) -> bytes:
@@ -143,7 +144,7 @@ class Learned:
         except KeyError:
             pass
         except WrongDocument as error:
-            log.warning("what another version has learnt cannot be read: %s", error)
+            log.warning("the knowledge of another version cannot be read: %s", error)
 
     @classmethod
     async def read(cls, api: ApiServer, namespace: str) -> Self:
@@ -156,7 +157,7 @@ class Learned:
             if error.is_passing:
                 raise
             log.warning(
-                "what the former leader has learnt may not be read, so speeds are measured again (%s); grant get on the"
+                "the knowledge of the former leader may not be read, so speeds are measured again (%s); grant get on the"
                 " ConfigMap %s",
                 error,
                 names.LEARNED,
@@ -164,28 +165,25 @@ class Learned:
             return cls({})
 
     def complete(self, store: Store) -> None:
-        """Write into a store what it lacks, or knew before the former leader led."""
-        try:
-            self._complete(store)
-        except StoreError as error:
-            log.warning("what the former leader has learnt is known in memory only: %s", error)
-
-    def _complete(self, store: Store) -> None:
-        known = store.profiles()
-        newer = [
-            profile
-            for profile in self.profiles
-            if not profile.type.is_of_one_job
-            and (
-                (stored := known.get(profile.type)) is None
-                or _seen_at(profile) > _seen_at(stored.profile)
-            )
-        ]
-        for profile in newer:
-            store.change(profile.type, lambda _, new=profile: new)  # type: ignore[misc]
+        """Write into a store the profiles that it lacks, or knew before the former leader led."""
         policy, state = self._content.get("policy"), self._content.get("state")
-        if policy and (newer or policy not in store.policy_states()):
-            store.keep_policy_state(str(policy), json.dumps(state))
+        try:
+            known = store.profiles()
+            newer = [
+                profile
+                for profile in self.profiles
+                if not profile.type.is_of_one_job
+                and (
+                    (stored := known.get(profile.type)) is None
+                    or _seen_at(profile) > _seen_at(stored.profile)
+                )
+            ]
+            for profile in newer:
+                store.change(profile.type, lambda _, new=profile: new)  # type: ignore[misc]
+            if policy and (newer or policy not in store.policy_states()):
+                store.keep_policy_state(str(policy), json.dumps(state))
+        except StoreError as error:
+            log.warning("the knowledge of the former leader stays in memory only: %s", error)
 
 
 def _seen_at(profile: Profile | None) -> float:

@@ -5,16 +5,15 @@ The other parts of :mod:`dljob.sim.engine` change the state of a job here and no
 its iterations and its place in the queue are counted once for every kind of change.
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import replace
 
 from dljob.core.model import JobId, JobState, NodeName, Snapshot
 from dljob.core.planning import Plan
 from dljob.core.queues import Queue
 from dljob.sim import beliefs
-from dljob.sim.engine.kernel import Kernel
+from dljob.sim.engine.event_queue import EventQueue
 from dljob.sim.engine.learning import Learner
-from dljob.sim.engine.rosters import Roster
 from dljob.sim.engine.runs import Run
 from dljob.sim.engine.truth import Truth
 from dljob.sim.results.recording import Recorder
@@ -24,11 +23,9 @@ from dljob.sim.results.records import Entry, Happening, Record
 class Journal:
     """The part for readers: the record of the replay, and what a recorder wants to know."""
 
-    def __init__(
-        self, record: Record, kernel: Kernel[Callable[[], None]], *, recorder: Recorder | None
-    ) -> None:
+    def __init__(self, record: Record, queue: EventQueue, *, recorder: Recorder | None) -> None:
         self.record = record
-        self._kernel = kernel
+        self._queue = queue
         self._recorder = recorder
 
     def note_submission(self, run: Run) -> None:
@@ -36,20 +33,15 @@ class Journal:
         self.record.jobs.append(run.record)
         self.log(run, Happening.SUBMITTED, gpus=job.gpus.requested)
         if self._recorder is not None:
-            self._recorder.note_submission(self._kernel.now, job)
-
-    def note_dropped(self, job: JobId) -> None:
-        """Note that a job can never run."""
-        self.record.dropped.append(job)
-        self.record.log.append(Entry(self._kernel.now, job, Happening.DROPPED))
+            self._recorder.note_submission(self._queue.now, job)
 
     def note_state(self, run: Run) -> None:
         if self._recorder is not None:
             gpu_seconds = run.record.gpu_seconds
-            self._recorder.note_state(self._kernel.now, run.state, gpu_seconds=gpu_seconds)
+            self._recorder.note_state(self._queue.now, run.state, gpu_seconds=gpu_seconds)
 
     def note_end(self, run: Run) -> None:
-        now = self._kernel.now
+        now = self._queue.now
         run.record.completed_at = now
         self.record.sum_up(now)
         self.log(run, Happening.COMPLETED)
@@ -57,14 +49,14 @@ class Journal:
             self._recorder.note_end(now, run.record)
 
     def note_failure(self, run: Run) -> None:
-        now = self._kernel.now
+        now = self._queue.now
         run.record.failed_at = now
         self.log(run, Happening.FAILED)
         if self._recorder is not None:
             self._recorder.note_end(now, run.record)
 
     def log(self, run: Run, what: Happening, *, gpus: int = 0) -> None:
-        self.record.log.append(Entry(self._kernel.now, run.state.job.id, what, gpus))
+        self.record.log.append(Entry(self._queue.now, run.state.job.id, what, gpus))
 
     def note_plan(self, snapshot: Snapshot, plan: Plan, *, seconds: float) -> None:
         """Note a decision, and how long it took."""
@@ -76,25 +68,56 @@ class Journal:
     def note_node(self, name: NodeName, *, reason: str = "") -> None:
         """Note that a node is in service from now on, or why it is not."""
         if self._recorder is not None:
-            self._recorder.note_node(self._kernel.now, name, reason=reason)
+            self._recorder.note_node(self._queue.now, name, reason=reason)
 
     def note_first_step(self, run: Run) -> None:
         if self._recorder is not None:
             lost = run.record.lost_work_s
-            self._recorder.note_first_step(self._kernel.now, run.state, lost_seconds=lost)
+            self._recorder.note_first_step(self._queue.now, run.state, lost_seconds=lost)
 
     def note_saving(self, run: Run, *, seconds: float | None) -> None:
         """Note that a job stops for a change; ``seconds`` later it is saved, if at all."""
         if self._recorder is not None:
-            self._recorder.note_saving(self._kernel.now, run.state, seconds=seconds)
+            self._recorder.note_saving(self._queue.now, run.state, seconds=seconds)
 
     def note_gone(self, run: Run) -> None:
         if self._recorder is not None and not run.finished:
-            self._recorder.note_gone(self._kernel.now, run.state.id)
+            self._recorder.note_gone(self._queue.now, run.state.id)
 
     def note_start(self, run: Run) -> None:
         if self._recorder is not None:
-            self._recorder.note_start(self._kernel.now, run.state.id)
+            self._recorder.note_start(self._queue.now, run.state.id)
+
+
+class Roster:
+    """The states of some jobs, always sorted by their order of arrival; a change costs a binary search."""
+
+    __slots__ = ("_orders", "_states")
+
+    def __init__(self) -> None:
+        self._orders: list[int] = []
+        self._states: list[JobState] = []
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def put(self, state: JobState) -> None:
+        """Add the job, or put its new state in the place of the old one."""
+        place = bisect_left(self._orders, state.order)
+        if place < len(self._orders) and self._orders[place] == state.order:
+            self._states[place] = state
+        else:
+            self._orders.insert(place, state.order)
+            self._states.insert(place, state)
+
+    def drop(self, state: JobState) -> None:
+        place = bisect_left(self._orders, state.order)
+        del self._orders[place]
+        del self._states[place]
+
+    def states(self) -> tuple[JobState, ...]:
+        """All of them, the oldest first."""
+        return tuple(self._states)
 
 
 class Books:
@@ -103,7 +126,7 @@ class Books:
     def __init__(
         self,
         journal: Journal,
-        kernel: Kernel[Callable[[], None]],
+        queue: EventQueue,
         *,
         truth: Truth,
         learner: Learner | None = None,
@@ -117,7 +140,7 @@ class Books:
         self.pending: Queue[JobState] = Queue()
         self.done = 0
         """How many jobs are complete, or were dropped when they arrived."""
-        self._kernel = kernel
+        self._queue = queue
         self._truth = truth
 
     # --- the life of a job
@@ -125,7 +148,8 @@ class Books:
     def drop(self, job: JobId) -> None:
         """Leave out a job that can never run."""
         self.done += 1
-        self.journal.note_dropped(job)
+        self.journal.record.dropped.append(job)
+        self.journal.record.log.append(Entry(self._queue.now, job, Happening.DROPPED))
 
     def add(self, run: Run) -> None:
         """A job arrives."""
@@ -140,7 +164,7 @@ class Books:
     def end_waiting(self, run: Run) -> None:
         """Take a job from the pending ones."""
         self.pending = self.pending.drop(run.state)
-        now = self._kernel.now
+        now = self._queue.now
         self.journal.record.queue.add(-1, now)
         self.journal.record.blocking.leave(
             run.pending_since, now, waited=run.waited, remaining=run.alone_s
@@ -149,7 +173,7 @@ class Books:
 
     def enter_queue(self, run: Run) -> None:
         """Count a job as pending from now on."""
-        now = self._kernel.now
+        now = self._queue.now
         run.pending_since = now
         self.journal.record.queue.add(1, now)
         # Kept, because a job whose stop is put off trains on while it is in the queue already.
@@ -188,7 +212,7 @@ class Books:
 
     def note(self, run: Run, **changes: object) -> None:
         """Give the run a new state that is true now, and let the next snapshot show it."""
-        now = self._kernel.now
+        now = self._queue.now
         old = run.state
         run.wasted = run.wasted_at(now)
         known: dict[str, object] = {
@@ -212,13 +236,13 @@ class Books:
     def end_idling(self, run: Run) -> None:
         """A job trains again, or has no GPUs to stand still with."""
         if run.idle_since is not None:
-            run.record.lost_s += self._kernel.now - run.idle_since
+            run.record.lost_s += self._queue.now - run.idle_since
             run.idle_since = None
 
     def note_levels(self) -> None:
         """Note how many jobs run and wait now."""
         self.journal.record.series.add(
-            self._kernel.now,
+            self._queue.now,
             used=self.journal.record.used.value,
             running=len(self.running),
             pending=len(self.pending),
@@ -227,9 +251,9 @@ class Books:
     def close(self) -> Record:
         """The world ends: sum up what jobs have done that are not complete."""
         record = self.journal.record
-        record.ended_at = self._kernel.now
+        record.ended_at = self._queue.now
         for run in self.runs.values():
             if not run.finished:
-                done = run.worthy_at(self._kernel.now)
+                done = run.worthy_at(self._queue.now)
                 run.record.iterations = done + run.record.redone
         return record

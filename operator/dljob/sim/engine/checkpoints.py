@@ -5,15 +5,15 @@ Called by :mod:`dljob.sim.engine.training` when a job starts and halts, and by :
 node fails. On a real cluster the same is judged by ``dljob.control.judging.checkpoints`` and ``trials``.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from dljob.sim.engine.books import Books
 from dljob.sim.engine.controlling.rounds import Rounds
-from dljob.sim.engine.kernel import Kernel, Order
+from dljob.sim.engine.event_queue import EventQueue, Order
 from dljob.sim.engine.runs import Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.truth import Truth
+from dljob_wire.messages import Saving, Trial
 
 
 class Checkpoints:
@@ -21,14 +21,14 @@ class Checkpoints:
 
     def __init__(
         self,
-        kernel: Kernel[Callable[[], None]],
+        queue: EventQueue,
         books: Books,
         *,
         setting: Setting,
         truth: Truth,
         rounds: Rounds,
     ) -> None:
-        self._kernel = kernel
+        self._queue = queue
         self._truth = truth
         self._books = books
         self._setting = setting
@@ -61,9 +61,9 @@ class Checkpoints:
         if not seconds:
             run.is_tried = True
             return 0.0
-        done_at = self._kernel.now + seconds + (first_step_s if pause_s else 0.0)
+        done_at = self._queue.now + seconds + (first_step_s if pause_s else 0.0)
         holds = run.state.iterations_done
-        self._kernel.at(
+        self._queue.at(
             done_at,
             Order.CHANGE,
             event=partial(self._end_trial, run, run.stamp, holds=holds, seconds=seconds),
@@ -78,7 +78,8 @@ class Checkpoints:
         if run.traced.saves:
             run.safe_iterations = max(run.safe_iterations, holds)
             if self._books.learner is not None:
-                self._books.learner.trial_ends(run, seconds)
+                trial = Trial(1, Saving.CONFIRMED, seconds=seconds)
+                self._books.learner.note_trial(run, trial)
             self._books.note(run, unsaved_from=None)
             self._rounds.ask()
         else:
@@ -104,7 +105,7 @@ class Checkpoints:
 
     def fall_back(self, run: Run) -> None:
         """A node of it died while it trained: what it did since its last checkpoint is lost."""
-        now = self._kernel.now
+        now = self._queue.now
         every = self._setting.checkpoint_every_s
         unsaved_s = (now - run.training_since) % every if every > 0 else 0.0
         done = run.state.iterations_at(now)

@@ -8,7 +8,7 @@ the profile of the job's type. :class:`Learner` shows each job as a controller s
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from dljob.core.model import Job, JobId, JobState, Placement
 from dljob.core.profiles import Costs, JobType, Profile, fold
 from dljob.core.queues import Queue
 from dljob.sim.engine.controlling.rounds import Rounds
-from dljob.sim.engine.kernel import Kernel, Order
+from dljob.sim.engine.event_queue import EventQueue, Order
 from dljob.sim.engine.runs import Activity, Run
 from dljob_wire.messages import Change, Phase, Progress, Saving, State, Trial
 from dljob_wire.speed_window import SpeedWindow
@@ -73,12 +73,12 @@ class Learner:
 
     def __init__(
         self,
-        kernel: Kernel[Callable[[], None]],
+        queue: EventQueue,
         rounds: Rounds,
         *,
         profiles: Mapping[JobType, Profile],
     ) -> None:
-        self._kernel = kernel
+        self._queue = queue
         self._rounds = rounds
         self._samples = SpeedSamples()
         self._seen: dict[JobId, _Seen] = {}
@@ -91,21 +91,18 @@ class Learner:
         """Its processes start: nothing is known of how fast they train."""
         seen = self._seen.setdefault(run.traced.job.id, _Seen())
         seen.window, seen.begun, seen.speed = SpeedWindow(), False, 0.0
-        seen.held, seen.generation, seen.started_at = run.serving, run.stamp, self._kernel.now
+        seen.held, seen.generation, seen.started_at = run.serving, run.stamp, self._queue.now
         seen.iteration = math.floor(run.state.iterations_done)
-        seen.moved_at = self._kernel.now
+        seen.moved_at = self._queue.now
         self._hear(run)
 
     def training_starts(self, run: Run) -> None:
         """Its first step begins; from now on it reports."""
         if run.traced.course.is_mute:
             begins = self._seen[run.traced.job.id].started_at + FIRST_STEP_S
-            self._kernel.at(begins, Order.WAKE, event=self._rounds.ask)
+            self._queue.at(begins, Order.WAKE, event=self._rounds.ask)
             return
         self._report_later(run)
-
-    def training_halts(self, run: Run) -> None:
-        self.observe(run)
 
     def process_gone(self, run: Run, *, costs: Costs, saved: bool) -> None:
         """Nothing of its processes is left: how long it took to end them is known."""
@@ -123,7 +120,7 @@ class Learner:
 
     def observe(self, run: Run) -> None:
         """Let the job report what it has done by now."""
-        seen, state, now = self._seen[run.traced.job.id], run.state, self._kernel.now
+        seen, state, now = self._seen[run.traced.job.id], run.state, self._queue.now
         if run.traced.course.is_mute or state.speed <= 0.0:
             return
         done = state.iterations_at(now)
@@ -143,21 +140,16 @@ class Learner:
             self._rounds.ask()
         self._hear(run)
 
-    def trial_begins(self, run: Run) -> None:
-        """It stands still, because its checkpoint is tried."""
-        self._seen[run.traced.job.id].trial = Trial(1)
-        self._hear(run)
-
-    def trial_ends(self, run: Run, seconds: float) -> None:
-        """Its checkpoint was tried while it trained, and confirmed."""
-        self._seen[run.traced.job.id].trial = Trial(1, Saving.CONFIRMED, seconds=seconds)
+    def note_trial(self, run: Run, trial: Trial) -> None:
+        """The trial of its checkpoint begins, for which it may stand still, or is confirmed."""
+        self._seen[run.traced.job.id].trial = trial
         self._hear(run)
 
     # --- what decisions see
 
     def show(self, run: Run) -> JobState:
         """Return a job with GPUs as a controller sees it."""
-        seen, state, now = self._seen.get(run.traced.job.id), run.state, self._kernel.now
+        seen, state, now = self._seen.get(run.traced.job.id), run.state, self._queue.now
         if seen is None:
             return state
         trains = run.activity is Activity.TRAINING and not state.adjusting
@@ -186,19 +178,19 @@ class Learner:
     def _count(self, run: Run, seen: _Seen) -> float:
         if run.traced.course.is_mute:
             return 0.0
-        return float(min(seen.iteration, run.state.iterations_at(self._kernel.now)))
+        return float(min(seen.iteration, run.state.iterations_at(self._queue.now)))
 
     # --- reports
 
     def _report_later(self, run: Run) -> None:
-        now = self._kernel.now
+        now = self._queue.now
         every = max(REPORT_S, RARER_BY * (now - run.training_since))
         # Nothing is new before the next iteration.
         done = run.state.iterations_at(now)
         speed = run.state.speed
         next_in = (math.floor(done + 1e-6) + 1.0 - done) / speed if speed > 0.0 else 0.0
         event = partial(self._report, run, run.stamp)
-        self._kernel.at(now + max(every, next_in), Order.WAKE, event=event)
+        self._queue.at(now + max(every, next_in), Order.WAKE, event=event)
 
     def _report(self, run: Run, stamp: int) -> None:
         if run.stamp == stamp and not run.finished:
@@ -208,7 +200,7 @@ class Learner:
     def _hear(
         self, run: Run, phase: Phase = Phase.RUNNING, *, change: Change | None = None
     ) -> None:
-        seen, now = self._seen[run.traced.job.id], self._kernel.now
+        seen, now = self._seen[run.traced.job.id], self._queue.now
         held = seen.held
         if held is None:
             return

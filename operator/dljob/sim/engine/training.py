@@ -1,8 +1,7 @@
 """
 The course of a job in the world while its process starts, trains and halts.
 
-:mod:`dljob.sim.engine.controlling.coordinator` reports each of these (:class:`~dljob.sim.engine.controlling.coordinator.Listener`). From them
-follow how fast the job trains, when it will be complete, whether its checkpoint works, and what is lost when
+:mod:`dljob.sim.engine.controlling.coordinator` reports each of these. From them follow how fast the job trains, when it will be complete, whether its checkpoint works, and what is lost when
 it does not.
 """
 
@@ -14,12 +13,13 @@ from typing import NamedTuple
 from dljob.sim.engine.books import Books
 from dljob.sim.engine.checkpoints import Checkpoints
 from dljob.sim.engine.controlling.rounds import Rounds
-from dljob.sim.engine.kernel import RESOLUTION, Kernel, Order
+from dljob.sim.engine.event_queue import RESOLUTION, EventQueue, Order
 from dljob.sim.engine.runs import Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.truth import Forecasts, Truth
 from dljob.sim.errors import BadInput
 from dljob.sim.results.records import Happening
+from dljob_wire.messages import Trial
 
 
 class Ends(NamedTuple):
@@ -34,7 +34,7 @@ class Training:
 
     def __init__(
         self,
-        kernel: Kernel[Callable[[], None]],
+        queue: EventQueue,
         books: Books,
         *,
         setting: Setting,
@@ -44,7 +44,7 @@ class Training:
         ends: Ends,
         rounds: Rounds,
     ) -> None:
-        self._kernel = kernel
+        self._queue = queue
         self._books = books
         self._growth = setting.growth
         self._checkpoints = checkpoints
@@ -59,12 +59,12 @@ class Training:
         if delay <= 0:
             act()
             return
-        self._kernel.at(self._kernel.now + delay, Order.CHANGE, event=act)
+        self._queue.at(self._queue.now + delay, Order.CHANGE, event=act)
 
     def training_starts(self, run: Run) -> None:
         """Count the run as training from now on, and foresee its end."""
         assert run.serving is not None
-        now = self._kernel.now
+        now = self._queue.now
         job, shape = run.state.job, run.serving.shape
         speed = self._truth.speed(run)
         if speed <= 0:
@@ -110,16 +110,16 @@ class Training:
 
     def _begin_course(self, run: Run, *, speed: float, pause_s: float) -> None:
         """Set when it is warm, when it stands still for ``pause_s``, and when it crashes."""
-        now, stamp, course = self._kernel.now, run.stamp, run.traced.course
+        now, stamp, course = self._queue.now, run.stamp, run.traced.course
         if course.warm_up_s > 0.0:
             event = partial(self._be_warm, run, stamp, speed=speed)
-            self._kernel.at(now + course.warm_up_s, Order.CHANGE, event=event)
+            self._queue.at(now + course.warm_up_s, Order.CHANGE, event=event)
         if pause_s > 0.0:
             event = partial(self._stand_still, run, stamp, seconds=pause_s)
-            self._kernel.at(now + 1.0 / run.full_speed, Order.CHANGE, event=event)
+            self._queue.at(now + 1.0 / run.full_speed, Order.CHANGE, event=event)
         if course.crashes_after_s < math.inf:
             event = partial(self._ends.crash, run, stamp)
-            self._kernel.at(now + course.crashes_after_s, Order.FAILURE, event=event)
+            self._queue.at(now + course.crashes_after_s, Order.FAILURE, event=event)
 
     def _be_warm(self, run: Run, stamp: int, *, speed: float) -> None:
         """From now on it trains at its true speed."""
@@ -133,9 +133,9 @@ class Training:
             run.is_saving = True
             self._change_speed(run)
             if self._learner is not None:
-                self._learner.trial_begins(run)
+                self._learner.note_trial(run, Trial(1))
             event = partial(self._go_on, run, stamp)
-            self._kernel.at(self._kernel.now + seconds, Order.CHANGE, event=event)
+            self._queue.at(self._queue.now + seconds, Order.CHANGE, event=event)
 
     def _go_on(self, run: Run, stamp: int) -> None:
         if run.stamp == stamp and not run.finished:
@@ -154,7 +154,7 @@ class Training:
         batch = run.state.batch_size or own
         if noise is None or not own or (batch == own and run.worth == 1.0):
             return
-        progress = run.progress_at(self._kernel.now)
+        progress = run.progress_at(self._queue.now)
         run.worth = noise.worth(batch, own=own, progress=progress) if batch != own else 1.0
         if run.traced.learning is None:
             self._books.note(run, iterations_total=self._forecasts.with_batch(run))
@@ -164,17 +164,17 @@ class Training:
         run.forecasts += 1
         if run.is_saving:
             return
-        now, speed = self._kernel.now, run.state.speed
+        now, speed = self._queue.now, run.state.speed
         noise, progress = run.traced.noise, run.progress_at(now)
         if noise is not None and run.worth != 1.0 and (knot := noise.next_change(progress)) < 1.0:
             missing = (knot - progress) * run.traced.iterations
             knot_at = now + max(missing / (speed * run.worth), RESOLUTION)
-            self._kernel.at(knot_at, Order.CHANGE, event=partial(self._reweigh, run, run.stamp))
+            self._queue.at(knot_at, Order.CHANGE, event=partial(self._reweigh, run, run.stamp))
             return
         left = run.needed - run.state.iterations_done
         done_at = now + max(0.0, left) / speed
         event = partial(self._complete, run, run.stamp, forecast=run.forecasts)
-        self._kernel.at(done_at, Order.COMPLETION, event=event)
+        self._queue.at(done_at, Order.COMPLETION, event=event)
 
     def _complete(self, run: Run, stamp: int, *, forecast: int) -> None:
         if run.forecasts == forecast:
@@ -188,13 +188,13 @@ class Training:
 
     def training_halts(self, run: Run, *, saves: bool) -> None:
         """Count the run as not training from now on."""
-        now = self._kernel.now
+        now = self._queue.now
         self._books.journal.record.efficiency.add(-run.efficiency, now)
         self._books.journal.record.training.add(-run.training_on, now)
         if run.finished:
             return
         if self._learner is not None:
-            self._learner.training_halts(run)
+            self._learner.observe(run)
         if run.state.placement is not None:
             run.idle_since = now
         run.pace, run.has_saved = run.full_speed, saves
@@ -220,4 +220,4 @@ class Training:
 
     def held_changes(self, by: int) -> None:
         """Count the GPUs that jobs hold."""
-        self._books.journal.record.used.add(by, self._kernel.now)
+        self._books.journal.record.used.add(by, self._queue.now)

@@ -58,11 +58,11 @@ class Truth:
         speed = self.speed_on_one_gpu(run)
         return max(0.0, left) / speed if speed > 0 else math.inf
 
-    def seconds_isolated(self, traced: TracedJob, *, done: float) -> float:
-        """Return how long what is left of a job trains on its requested GPUs if it is alone there."""
+    def seconds_isolated(self, traced: TracedJob) -> float:
+        """Return how long a job trains on its requested GPUs if it is alone there."""
         job, gpus, predictor = traced.job, traced.job.gpus.requested, self._predictor
         speed = predictor.speed(job, predictor.shape(gpus, predictor.best_type(job, gpus)))
-        return max(0.0, traced.iterations - done) / speed if speed > 0 else 0.0
+        return traced.iterations / speed if speed > 0 else 0.0
 
     def costs_of(self, run: Run) -> Costs:
         """The costs of a change; the first start of a job that is measured before it trains costs more."""
@@ -96,13 +96,6 @@ class Forecasts:
         total = run.needed * (believed / run.traced.iterations)
         return beliefs.revise(total, run.state.iterations_done)
 
-    def is_overdue(self, run: Run, now: float) -> bool:
-        """Return whether policies believe that a job is done which trains on."""
-        state = run.state
-        return run.traced.believed is not None and (
-            state.iterations_at(now) >= state.iterations_total
-        )
-
     def renew(self, run: Run, now: float) -> float | None:
         """
         Let a job report the accuracies that it has reached since the last call.
@@ -129,7 +122,7 @@ class Forecasts:
         return len(news) > 0
 
     def _forecast(self, traced: TracedJob, points: Iterable[AccuracyPoint]) -> float:
-        """Return how many iterations the job will need, by what it has shown so far."""
+        """Return how many iterations the job will need, by its points so far."""
         job = traced.job
         assert job.training.target is not None
         profile = self._known.get(job.type)

@@ -12,25 +12,24 @@ from functools import partial
 
 from dljob.core import cycle
 from dljob.core.contract import Policy
-from dljob.core.model import Cluster, JobState, Placement, Snapshot
+from dljob.core.model import Cluster, JobState, NodeName, Snapshot
 from dljob.core.placement import largest
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop
 from dljob.core.primitives.backoff import wait_after
 from dljob.core.profiles import Costs
 from dljob.sim.engine.books import Books, Journal
 from dljob.sim.engine.checkpoints import Checkpoints
 from dljob.sim.engine.controlling.coordinator import Coordinator
 from dljob.sim.engine.controlling.rounds import Rounds
-from dljob.sim.engine.controlling.steps import Steps
-from dljob.sim.engine.kernel import Kernel, Order
+from dljob.sim.engine.event_queue import EventQueue, Order
 from dljob.sim.engine.learning import Learner
-from dljob.sim.engine.nodes import Nodes
-from dljob.sim.engine.runs import Run
+from dljob.sim.engine.runs import Activity, Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.training import Ends, Training
 from dljob.sim.engine.truth import Forecasts, Truth
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs.tables import MOST_SECONDS
-from dljob.sim.jobs.workloads import Standing, TracedJob, Workload
+from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob.sim.results.recording import Recorder
 from dljob.sim.results.records import Happening, JobRecord, Record
 
@@ -43,6 +42,156 @@ the jobs that are left will never run.
 
 RETRY_S, LONGEST_RETRY_S, KEEP_S = 10.0, 300.0, 20.0
 """The pauses after crashes, and through which a job keeps its GPUs: the defaults of controllers."""
+
+
+class Steps:
+    """
+    Carries out one plan after another: each step gives a run another target and is written into the books.
+
+    :mod:`dljob.sim.engine.controlling.coordinator` brings the run to its target.
+    """
+
+    def __init__(self, queue: EventQueue, books: Books, *, coordinator: Coordinator) -> None:
+        self._queue = queue
+        self._books = books
+        self._coordinator = coordinator
+
+    def apply(self, plan: Plan) -> None:
+        """Do what a decision says; jobs whose GPUs it leaves alone are not touched."""
+        for step in plan.steps:
+            run = self._books.runs[step.job]
+            if isinstance(step, Start):
+                self._start(run, step)
+            elif isinstance(step, Reshape | Move):
+                self._change(run, step)
+            elif isinstance(step, Stop):
+                self._stop(run)
+            else:
+                self._books.note(run, waiting=step.cause)
+        self._coordinator.settle()
+
+    def _start(self, run: Run, step: Start) -> None:
+        now = self._queue.now
+        self._books.end_waiting(run)
+        if run.record.started_at is None:
+            run.record.started_at = now
+        if run.trained and run.activity is not Activity.TRAINING:
+            run.idle_since = now
+        self._books.note(
+            run,
+            placement=step.placement,
+            gang=step.gang,
+            batch_size=step.batch_size or run.state.batch_size,
+            adjusting=not run.serves(step.placement),
+            waiting=None,
+            started_at=run.record.started_at,
+        )
+        self._books.journal.log(run, Happening.GRANTED, gpus=step.placement.gpus)
+        self._coordinator.retarget(run, step.placement)
+
+    def _change(self, run: Run, step: Reshape | Move) -> None:
+        self._note_change(run, step)
+        batch_size = step.batch_size or run.state.batch_size
+        # The GPUs may be the same, and yet a process has to restart to learn its new batch.
+        restarts = run.serves(step.new) and batch_size != run.batch_size
+        self._books.note(
+            run,
+            placement=step.new,
+            gang=step.gang,
+            batch_size=batch_size,
+            adjusting=restarts or not run.serves(step.new),
+        )
+        self._coordinator.retarget(run, step.new)
+        if restarts:
+            self._coordinator.restart(run)
+
+    def _note_change(self, run: Run, step: Reshape | Move) -> None:
+        growth = step.new.gpus - step.old.gpus
+        what = Happening.ADDING if growth > 0 else Happening.REMOVING
+        if not run.gang_complete:
+            # It is still being given what it needs to start at all.
+            what = Happening.GRANTED
+        elif growth == 0:
+            what = Happening.MOVING
+        run.record.reshapes += what is not Happening.GRANTED
+        self._books.journal.log(run, what, gpus=step.new.gpus)
+
+    def _stop(self, run: Run) -> None:
+        run.record.stops += 1
+        self.take_all(run, Happening.STOPPED)
+
+    def take_all(self, run: Run, why: Happening) -> None:
+        """Put a running job back among the pending ones."""
+        self._books.running.drop(run.state)
+        self._books.note(run, placement=None, gang=0, adjusting=False, waiting=None)
+        # From now on it waits, which is not time lost with GPUs.
+        self._books.end_idling(run)
+        self._books.enter_queue(run)
+        self._books.journal.log(run, why)
+        self._coordinator.retarget(run, None)
+
+
+class Nodes:
+    """The nodes of a world: which of them are alive, and the consequences when one fails or comes back."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        books: Books,
+        *,
+        rounds: Rounds,
+        checkpoints: Checkpoints,
+        training: Training,
+        coordinator: Coordinator,
+        steps: Steps,
+    ) -> None:
+        self.whole = Cluster(setting.nodes)
+        """The cluster without failures."""
+        self.cluster = self.whole
+        """The nodes that are alive."""
+        self._all = {node.name: node for node in setting.nodes}
+        self._alive = dict(self._all)
+        self._books = books
+        self._rounds = rounds
+        self._checkpoints = checkpoints
+        self._training = training
+        self._coordinator = coordinator
+        self._steps = steps
+
+    def lose(self, name: NodeName) -> None:
+        """A node fails, and with it the processes and pods on it."""
+        if name not in self._alive:
+            return
+        del self._alive[name]
+        self.cluster = Cluster(self._alive.values())
+        self._books.journal.note_node(name, reason="the node was lost")
+        concerned = [run for run in self._books.runs.values() if not run.finished or run.holds]
+        # All targets change before any run moves, so that none starts on the node that is gone.
+        broken = [run for run in concerned if self._break_down(run, name)]
+        for run in broken:
+            self._coordinator.kill(run)
+        self._coordinator.settle()
+        self._rounds.ask()
+
+    def _break_down(self, run: Run, node: NodeName) -> bool:
+        """Take a dead node from the run; return whether its process dies with it."""
+        dies = run.works and run.serving is not None and node in run.serving.nodes
+        if dies and run.activity is Activity.TRAINING:
+            self._checkpoints.fall_back(run)
+            self._training.training_halts(run, saves=False)
+        self._coordinator.lose_node(run, node)
+        if run.target is not None and node in run.target.nodes:
+            self._steps.take_all(run, Happening.LOST)
+        return dies
+
+    def regain(self, name: NodeName) -> None:
+        """A node that failed is back."""
+        if name in self._alive:
+            return
+        self._alive[name] = self._all[name]
+        self.cluster = Cluster(self._alive.values())
+        self._books.journal.note_node(name)
+        self._rounds.ask()
 
 
 class World:
@@ -61,13 +210,13 @@ class World:
         self._setting = setting
         self._policy = policy
         self._watch = watch  # Called with (jobs done, jobs in all) for a progress bar.
-        self._kernel: Kernel[Callable[[], None]] = Kernel()
+        self._queue: EventQueue = EventQueue()
         self._policy_state: object = None
-        self._rounds = Rounds(self._kernel, round_s=setting.round_s, period_s=setting.period_s)
+        self._rounds = Rounds(self._queue, round_s=setting.round_s, period_s=setting.period_s)
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
         self._learner = (
-            Learner(self._kernel, self._rounds, profiles=workload.known) if setting.learns else None
+            Learner(self._queue, self._rounds, profiles=workload.known) if setting.learns else None
         )
         record = Record(
             workload=workload.name,
@@ -76,13 +225,13 @@ class World:
             seed=setting.seed,
             gpus=Cluster(setting.nodes).total,
         )
-        journal = Journal(record, self._kernel, recorder=recorder)
-        self._books = Books(journal, self._kernel, truth=self._truth, learner=self._learner)
+        journal = Journal(record, self._queue, recorder=recorder)
+        self._books = Books(journal, self._queue, truth=self._truth, learner=self._learner)
         self._checkpoints = checkpoints = Checkpoints(
-            self._kernel, self._books, setting=setting, truth=self._truth, rounds=self._rounds
+            self._queue, self._books, setting=setting, truth=self._truth, rounds=self._rounds
         )
         self._training = training = Training(
-            self._kernel,
+            self._queue,
             self._books,
             setting=setting,
             truth=self._truth,
@@ -92,7 +241,7 @@ class World:
             rounds=self._rounds,
         )
         self._coordinator = Coordinator(training, self._truth.costs_of, mechanism=setting.mechanism)
-        self._steps = Steps(self._kernel, self._books, coordinator=self._coordinator)
+        self._steps = Steps(self._queue, self._books, coordinator=self._coordinator)
         self._nodes = Nodes(
             setting,
             self._books,
@@ -106,18 +255,17 @@ class World:
     def play(self) -> Record:
         """Let everything happen until nothing does any more."""
         for order, traced in enumerate(self._workload.jobs):
-            # Jobs that exist already were submitted before time began.
-            at = traced.job.submitted_at if traced.standing is None else 0.0
-            self._kernel.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
+            at = traced.job.submitted_at
+            self._queue.at(at, Order.ARRIVAL, event=partial(self._arrive, order, traced))
         for outage in self._setting.outages:
-            self._kernel.at(
+            self._queue.at(
                 outage.lost_at, Order.FAILURE, event=partial(self._nodes.lose, outage.node)
             )
             if outage.back_at is not None:
-                self._kernel.at(
+                self._queue.at(
                     outage.back_at, Order.FAILURE, event=partial(self._nodes.regain, outage.node)
                 )
-        while self._kernel and self._books.done < len(self._workload.jobs):
+        while self._queue and self._books.done < len(self._workload.jobs):
             if self._rounds.fruitless > PATIENCE:
                 break
             self._follow_instant()
@@ -125,10 +273,10 @@ class World:
 
     def _follow_instant(self) -> None:
         """Handle all events of the next instant, and decide if one of them calls for it."""
-        instant = self._kernel.next_time()
+        instant = self._queue.next_time()
         self._rounds.begin_instant()
-        while self._kernel and self._kernel.next_time() <= instant:
-            self._kernel.pop()()
+        while self._queue and self._queue.next_time() <= instant:
+            self._queue.pop()()
         if self._rounds.is_now():
             self._decide()
         self._books.note_levels()
@@ -136,7 +284,7 @@ class World:
     # Deciding.
 
     def _decide(self) -> None:
-        _update_forecasts(self._books, self._forecasts, now=self._kernel.now)
+        _update_forecasts(self._books, self._forecasts, now=self._queue.now)
         snapshot = self._take_snapshot()
         began = time.perf_counter()
         plan = cycle.schedule(snapshot, self._policy)
@@ -156,7 +304,7 @@ class World:
             # A controller that knows nothing has no costs in its settings either.
             costs = costs if self._workload.known else Costs()
         return Snapshot(
-            now=self._kernel.now,
+            now=self._queue.now,
             cluster=self._nodes.cluster,
             running=running,
             pending=pending,
@@ -171,34 +319,21 @@ class World:
     # Events.
 
     def _arrive(self, order: int, traced: TracedJob) -> None:
-        standing = traced.standing
         run = _make_run(
             traced,
             order,
-            now=self._kernel.now,
+            now=self._queue.now,
             setting=self._setting,
             truth=self._truth,
             forecasts=self._forecasts,
         )
-        # Judged by what was asked for, so that every policy is given the same jobs. A live system
-        # has taken a job that it can run on fewer GPUs.
-        needed = run.record.requested if standing is None else run.state.least
-        if needed > largest.largest_possible(run.state, self._nodes.whole):
+        # Judged by the request, so that every policy is given the same jobs.
+        if run.record.requested > largest.largest_possible(run.state, self._nodes.whole):
             self._books.drop(traced.job.id)
             return
         self._books.add(run)
         self._rounds.ask()
-        if standing is not None and standing.placement is not None:
-            self._go_on(run, standing.placement)
-        else:
-            self._books.wait(run)
-
-    def _go_on(self, run: Run, placement: Placement) -> None:
-        """Let a job train on where a live system has it."""
-        run.record.started_at = self._kernel.now
-        self._books.note(run, placement=placement)
-        self._books.journal.log(run, Happening.GRANTED, gpus=placement.gpus)
-        self._coordinator.adopt(run, placement)
+        self._books.wait(run)
 
     def _complete(self, run: Run, stamp: int) -> None:
         if run.stamp != stamp:
@@ -230,8 +365,8 @@ class World:
             self._books.fail(run)
         else:
             self._books.pause(run)
-            again = self._kernel.now + pause
-            self._kernel.at(again, Order.CHANGE, event=partial(self._try_again, run))
+            again = self._queue.now + pause
+            self._queue.at(again, Order.CHANGE, event=partial(self._try_again, run))
         self._coordinator.kill(run)
         self._coordinator.settle()
         self._rounds.ask()
@@ -253,7 +388,8 @@ def _update_forecasts(books: Books, forecasts: Forecasts, *, now: float) -> None
         # No policy believes that a job is done which trains on.
         for state in books.running.states():
             run = books.runs[state.job.id]
-            if forecasts.is_overdue(run, now):
+            is_overdue = run.state.iterations_at(now) >= run.state.iterations_total
+            if run.traced.believed is not None and is_overdue:
                 books.note(run)
 
 
@@ -266,31 +402,21 @@ def _make_run(
     truth: Truth,
     forecasts: Forecasts,
 ) -> Run:
-    """Return the run of a job that begins to wait, or goes on where a live system has it."""
-    job, standing = traced.job, traced.standing or Standing()
-    growth = setting.growth
-    # Times of a job that was there before count from the beginning.
-    begin = job.submitted_at if traced.standing is None else now
-    isolated_s = truth.seconds_isolated(traced, done=standing.iterations_done)
+    """Return the run of a job that begins to wait."""
+    job, growth = traced.job, setting.growth
+    isolated_s = truth.seconds_isolated(traced)
     if isolated_s > MOST_SECONDS:
         raise BadInput(
             truth.workload_name,
             f"job {job.id} would train for {isolated_s:.3g} s on the GPUs that it requests",
             remedy=f"give it a length of at most {MOST_SECONDS:,.0f} s, which are 126 years",
         )
-    record = JobRecord(job.id, job.gpus.requested, begin, isolated_s=isolated_s)
+    record = JobRecord(job.id, job.gpus.requested, job.submitted_at, isolated_s=isolated_s)
     state = JobState(
         job=job if growth is None else growth.limit(job, 0),
         order=order,
         observed_at=now,
-        iterations_done=standing.iterations_done,
         iterations_total=forecasts.at_first(traced),
-        service=standing.service,
-        started_at=standing.started_at,
-        bound_to=standing.bound_to,
-        batch_size=standing.batch_size,
         keeps_first=setting.keeps_work and not traced.declares,
     )
-    run = Run(traced=traced, record=record, state=state)
-    run.safe_iterations = standing.iterations_done
-    return run
+    return Run(traced=traced, record=record, state=state)

@@ -183,15 +183,19 @@ class Described:
         self._counts: dict[JobType, set[int]] = {}
         self._unknown: dict[JobType, None] = {}
 
-    def add(self, job: Job) -> Job:
-        """Note the job; without a profile it becomes a type of its own."""
+    def add(self, job: Job) -> tuple[Job, str, bool]:
+        """
+        Note the job; without a profile it becomes a type of its own.
+
+        Returns it with the type whose speeds it follows, and whether lots drew that type.
+        """
         if not job.type.model:
             job = replace(job, type=JobType(job.id, "", job.training.batch_size))
         if job.type not in self._curves:
             self._curves[job.type] = self._find(job)
         within = (count for count in job.gpus.options if count <= self._ground.largest)
         self._counts.setdefault(job.type, set()).update(within, [job.gpus.requested])
-        return job
+        return job, str(self._curves[job.type].type), job.type in self._unknown
 
     def _find(self, job: Job) -> Curve:
         kind = job.type
@@ -209,10 +213,6 @@ class Described:
         shapes = {shape for other in relatives for shape in self._table[other].speeds}
         speeds = {shape: self._atlas.estimate(kind, shape).value for shape in sorted(shapes)}
         return Profile(kind, {shape: Speed(speed) for shape, speed in speeds.items()})
-
-    def curve_of(self, kind: JobType) -> tuple[str, bool]:
-        """Return whose speeds an added type follows, and whether these were drawn by lot."""
-        return str(self._curves[kind].type), kind in self._unknown
 
     def profiles(self) -> Mapping[JobType, Profile]:
         """The true speeds of all jobs noted."""

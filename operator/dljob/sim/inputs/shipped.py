@@ -9,13 +9,12 @@ Job types bear the names of their source (``ResNet-18``, ``imagenet``) and name 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dljob.core.documents import profilefile
 from dljob.core.profiles import JobType, Profile, Speed
-from dljob.sim.errors import BadInput
 from dljob.sim.inputs import yamlfiles
 from dljob.sim.inputs.tables import Row, Table
 from dljob_wire.messages import Shape
@@ -70,7 +69,7 @@ def load_profiles(path: Path) -> Mapping[JobType, Profile]:
     """
     Read profiles as ``dljob profiles export`` writes them, with speeds, curves and costs.
 
-    Raises :class:`~dljob.core.documents.profilefile.ProfileFileError` with what is wrong with them.
+    Raises :class:`~dljob.core.documents.profilefile.ProfileFileError` with the mistakes in them.
     """
     profiles: dict[JobType, Profile] = {}
     for line, document in yamlfiles.load(path):
@@ -287,54 +286,6 @@ def _read_pollux(folder: Path) -> Speeds:
     return {
         JobType(application, "", batch): times.speeds_at(batch)
         for application, times in load_step_times(folder).items()
-        for batch in _doublings(SMALLEST_BATCH[application])
+        for exponent in range(BATCH_DOUBLINGS + 2)
+        for batch in [SMALLEST_BATCH[application] << exponent]
     }
-
-
-def _doublings(smallest: int) -> Iterator[int]:
-    for exponent in range(BATCH_DOUBLINGS + 2):
-        yield smallest << exponent
-
-
-# --- Chronus: what spreading over nodes costs ---------------------------------------------
-
-
-class Slowdown(NamedTuple):
-    """How fast a model trains on several nodes, compared with the fewest."""
-
-    model: str
-    gpus: int
-    nodes: int
-    relative_speed: float
-
-
-def load_slowdowns(folder: Path | None = None) -> list[Slowdown]:
-    """
-    The relative speeds from which :data:`dljob.core.predicting.growths.SPREAD_EXPONENT` was taken.
-
-    They are no profiles, because they say nothing about how fast the models are.
-    """
-    table = Table.read(
-        (folder or find_folder()) / "chronus" / "placement_slowdown.csv",
-        required=("model", "num_gpus", "num_nodes", "relative_speed"),
-    )
-    return [
-        Slowdown(
-            row.name("model"),
-            row.whole("num_gpus", least=1),
-            row.whole("num_nodes", least=1),
-            row.positive("relative_speed"),
-        )
-        for row in table
-    ]
-
-
-__all__ = [
-    "BadInput",
-    "StepTimes",
-    "find_folder",
-    "load_shipped",
-    "load_slowdowns",
-    "load_speeds",
-    "load_step_times",
-]

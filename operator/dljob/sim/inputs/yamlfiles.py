@@ -10,9 +10,9 @@ from typing import IO, Any, NamedTuple
 
 import yaml
 
-from dljob.core.problems import MAX_VALUES, join
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs.tables import open_text
+from dljob_wire.problems import MAX_VALUES, join
 
 MERGE = "tag:yaml.org,2002:merge"
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -9,8 +9,8 @@ so that a policy which asks for an odd shape gets the answer of a real cluster:
   nodes than that, or than the cluster at hand needs. On more nodes it is as fast as was measured
   there, or else slower by the share that spreading usually costs.
 * Counts between and beyond the measured ones follow :mod:`dljob.core.predicting.relating`.
-* A type of GPU on which the job was not measured is faster or slower than a measured one by what
-  is known of the two, and if nothing is, alike. A cluster whose GPUs bear no name is taken for
+* A type of GPU on which the job was not measured is faster or slower than a measured one by
+  their known ratio, and as fast if none is known. A cluster whose GPUs bear no name is taken for
   one of those on which the job was measured.
 """
 
@@ -47,10 +47,6 @@ class Ground:
     def reference(self) -> str:
         """The type that durations and requests of a trace are about."""
         return self.gpu_types[0]
-
-    def fewest_nodes(self, gpus: int) -> int:
-        """The fewest nodes that hold ``gpus`` GPUs."""
-        return -(-gpus // self.node_gpus)
 
 
 class Curve:
@@ -110,7 +106,7 @@ class Curve:
     def spread(self, gpus: int, nodes: int, *, gpu_type: str, ground: Ground) -> float:
         """The share of its packed speed that it keeps on ``nodes`` nodes."""
         kind = gpu_type if gpu_type in self.types else self.standard_type(ground)
-        packed = max(self._homes.get(Shape(gpus, 1, kind), 1), ground.fewest_nodes(gpus))
+        packed = max(self._homes.get(Shape(gpus, 1, kind), 1), -(-gpus // ground.node_gpus))
         if nodes <= packed:
             return 1.0
         measured = self.profile.speeds.get(Shape(gpus, nodes, kind))
@@ -147,17 +143,12 @@ def lay_out(
     return speeds
 
 
-def curves_of(profiles: Mapping[JobType, Profile]) -> tuple[Curve, ...]:
-    """The curves of all profiles that hold a speed, in order of their types."""
-    return tuple(Curve(profiles[kind]) for kind in sorted(profiles) if profiles[kind].speeds)
-
-
 class Pool:
     """The curves that may be drawn for a job of which only its number of GPUs is known."""
 
     def __init__(self, profiles: Mapping[JobType, Profile], ground: Ground) -> None:
-        curves = curves_of(profiles)
-        # Those that were measured on the type of GPU at hand come before others.
+        curves = [Curve(profiles[kind]) for kind in sorted(profiles) if profiles[kind].speeds]
+        # Curves that were measured on the type of GPU at hand come before others.
         at_hand = [curve for curve in curves if ground.reference in curve.types] or curves
         self._peaks = [(curve, curve.peak(curve.standard_type(ground))) for curve in at_hand]
         self.furthest = max(peak for _, peak in self._peaks)

@@ -37,7 +37,7 @@ class Sample:
 
 
 def sample(workload: Workload, cluster: Cluster, *, wanted: Sample) -> Workload:
-    """Cut the window, then set the load of what is left."""
+    """Cut the window, then set its load."""
     if wanted.window is not None:
         workload = cut(workload, wanted.window, seed=wanted.seed)
     if wanted.load is not None:

@@ -2,30 +2,24 @@
 On how many GPUs the jobs of a trace can run, how fast, and how long they train in all.
 
 Called by :mod:`dljob.sim.jobs.workloads` with the requests of a trace, one after the other, and at the end
-for the profiles that they need. There is one :class:`Scaler` for what a trace knows of its jobs:
-nothing but a duration, or a model whose speed was measured. All of them leave a job that asks for
+for the profiles that they need. There is one :class:`Scaler` for traces that know nothing
+but durations, and one for traces with models whose speeds were measured. All of them leave a job that asks for
 more GPUs than the cluster has as it is: it can run on no fewer, so that every policy drops the
 same jobs and their figures can be compared.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dljob.core.profiles import JobType, Profile, Speed
-from dljob.sim.inputs import rubick
+from dljob.installed import load_scenario
 from dljob.sim.inputs.shipped import (
-    StepTimes,
     find_folder,
     load_shipped,
     load_speeds,
-    load_step_times,
 )
-from dljob.sim.inputs.shockwave import Lengths
-from dljob.sim.inputs.tables import Table
 from dljob.sim.inputs.traces import Kind, Request
 from dljob.sim.jobs.curves import Curve, Ground, Pool, lay_out
 from dljob_wire.messages import Shape
@@ -113,7 +107,7 @@ class Drawn:
     the seed and the name of the job only: every policy plays the same jobs. The speed on the
     requested GPUs, packed, is one iteration a second, and the iterations are the duration; that
     is the same as the iterations being the duration times the measured speed there. Where the
-    trace tells the iterations too, the speed there is the one that they and the duration give.
+    trace has the iterations too, the speed there is the one that they and the duration give.
     """
 
     rule = "each job the powers of two up to where its curve stops rising, and its request"
@@ -136,17 +130,14 @@ class Drawn:
         curve = self._pool.draw(request.gpus, f"{self._seed}/{request.id}")
         if not self._rigid:
             self._beyond += self._pool.furthest < request.gpus <= self._ground.largest
-        kind = self._type_of(curve, request)
+        kind = curve.type._replace(model=f"{curve.type.model}@{request.gpus}")
+        if request.iterations:
+            # Its iterations a second concern this job alone.
+            kind = JobType(request.model, f"job {request.id}")
         options = self._options(curve, request)
         self._drawn.setdefault(kind, (curve, request, options))
         work = request.iterations or request.duration
         return Scaling(kind, options, work, curve=str(curve.type), is_drawn=True)
-
-    def _type_of(self, curve: Curve, request: Request) -> JobType:
-        if request.iterations:
-            # Its iterations a second concern this job alone.
-            return JobType(request.model, f"job {request.id}")
-        return curve.type._replace(model=f"{curve.type.model}@{request.gpus}")
 
     def _options(self, curve: Curve, request: Request) -> tuple[int, ...]:
         if self._rigid or request.gpus > self._ground.largest:
@@ -180,7 +171,7 @@ class Drawn:
 
 
 class Measured:
-    """Jobs of models that were measured: on the numbers of GPUs that ``choose`` makes of that."""
+    """Jobs of models that were measured: on the numbers of GPUs that ``choose`` gives, or else all measured ones."""
 
     rule = "each job those on which its model was measured, and its request"
 
@@ -197,7 +188,7 @@ class Measured:
         self._identify = identify
         self._ground = ground
         self._rigid = rigid
-        self._choose = choose or choose_measured
+        self._choose = choose
         self._curves: dict[JobType, Curve] = {}
         self._counts: dict[JobType, set[int]] = {}
 
@@ -213,7 +204,11 @@ class Measured:
     def _options(self, curve: Curve, request: Request) -> tuple[int, ...]:
         if self._rigid or request.gpus > self._ground.largest:
             return (request.gpus,)
-        return self._choose(curve, request, self._ground)
+        if self._choose is not None:
+            return self._choose(curve, request, self._ground)
+        counts = curve.counts(curve.standard_type(self._ground))
+        within = {count for count in counts if count <= self._ground.largest}
+        return tuple(sorted(within | {request.gpus}))
 
     def profiles(self) -> Profiles:
         return {
@@ -223,13 +218,6 @@ class Measured:
 
     def notes(self) -> Iterator[str]:
         yield from ()
-
-
-def choose_measured(curve: Curve, request: Request, ground: Ground) -> tuple[int, ...]:
-    """All numbers of GPUs on which the model was measured, and the one that is asked for."""
-    counts = curve.counts(curve.standard_type(ground))
-    within = {count for count in counts if count <= ground.largest}
-    return tuple(sorted(within | {request.gpus}))
 
 
 def find_measured(table: Profiles, request: Request, kind: JobType) -> Profile:
@@ -273,75 +261,6 @@ def identify_gavel(request: Request) -> tuple[JobType, float]:
     return JobType(parts["model"], "", batch), request.iterations / request.gpus
 
 
-class PolluxApplications:
-    """
-    Pollux's applications: speeds from measured step times, work from measured trainings.
-
-    A workload says with which global batch a job trains. Speeds follow at any number of GPUs
-    that was measured and leaves each of them no smaller a part of the batch than was measured.
-    """
-
-    def __init__(self, table: Profiles) -> None:
-        self._table = table
-        self._times: Mapping[str, StepTimes] = load_step_times()
-        self._iterations = _load_iterations(find_folder() / "pollux_iterations.csv")
-
-    def find(self, request: Request, kind: JobType) -> Profile:
-        """The speeds at the batch of this job."""
-        return self.profile_at(kind) or find_measured(self._table, request, kind)
-
-    def profile_at(self, kind: JobType) -> Profile | None:
-        """The speeds at a batch, unless it is too small or the application unknown."""
-        times = self._times.get(kind.model)
-        if kind in self._table or times is None:
-            return self._table.get(kind)
-        speeds = times.speeds_at(kind.batch_size)
-        return Profile(kind, speeds) if speeds else None
-
-    def batches_of(self, model: str) -> Mapping[int, float]:
-        """The batches with which the application was trained, with the iterations of each."""
-        return self._iterations.get(model, {})
-
-    def identify(self, request: Request) -> tuple[JobType, float]:
-        """The type of this job, and when its training is complete."""
-        measured = self._iterations.get(request.model)
-        if measured is None:
-            raise request.row.error(
-                f"how long {request.model!r} trains was never measured",
-                field="application",
-                remedy=f"take one of {', '.join(self._iterations)}",
-            )
-        iterations = _between(measured, request.batch_size)
-        if iterations is None:
-            raise request.row.error(
-                f"{request.model} was not trained with a batch of {request.batch_size}",
-                field="batch_size",
-                remedy=f"take one from {min(measured)} to {max(measured)}",
-            )
-        return JobType(request.model, "", request.batch_size), iterations
-
-
-def _load_iterations(path: Path) -> Mapping[str, Mapping[int, float]]:
-    columns = ("application", "global_batch_size", "epochs", "iterations")
-    iterations: dict[str, dict[int, float]] = {}
-    for row in Table.read(path, required=columns):
-        batch = row.whole("global_batch_size", least=1)
-        iterations.setdefault(row.name("application"), {})[batch] = row.positive("iterations")
-    return iterations
-
-
-def _between(measured: Mapping[int, float], batch: int) -> float | None:
-    """Interpolate, straight on logarithmic scales, between the nearest batches measured."""
-    lower = max((each for each in measured if each <= batch), default=None)
-    upper = min((each for each in measured if each >= batch), default=None)
-    if lower is None or upper is None:
-        return None
-    if lower == upper:
-        return measured[lower]
-    share = math.log(batch / lower) / math.log(upper / lower)
-    return float(measured[lower] * (measured[upper] / measured[lower]) ** share)
-
-
 # --- which rule for which trace -----------------------------------------------------------
 
 
@@ -358,14 +277,15 @@ def make_scaler(kind: Kind, own: Profiles, *, ground: Ground, seed: int, rigid: 
         pool = Pool(own or load_standard_curves(), ground)
         return Drawn(pool, ground, seed=seed, rigid=rigid)
     if kind is Kind.SHOCKWAVE:
-        return AsRequested(ground, Lengths().measure)
+        return AsRequested(ground, load_scenario("shockwave")().measure)
     if kind is Kind.RUBICK:
+        rubick = load_scenario("rubick")
         find = partial(find_measured, {**rubick.load_rubick(), **own})
         choose = rubick.choose_counts
         return Measured(find, identify_by_batch, ground=ground, rigid=rigid, choose=choose)
     table = {**load_shipped(), **own}
     if kind is Kind.POLLUX:
-        applications = PolluxApplications(table)
+        applications = load_scenario("pollux-applications")(table)
         return Measured(applications.find, applications.identify, ground=ground, rigid=rigid)
     identify = identify_gavel if kind is Kind.GAVEL else identify_by_batch
     return Measured(partial(find_measured, table), identify, ground=ground, rigid=rigid)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, NodeName, Placement, Training
+from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, Training
 from dljob.core.profiles import JobType, Profile
 from dljob.sim.inputs.documents import (
     Described,
@@ -24,30 +24,30 @@ from dljob.sim.inputs.documents import (
 from dljob.sim.inputs.shipped import load_shipped
 from dljob.sim.inputs.traces import Request, Trace, read_trace
 from dljob.sim.jobs.checkpointing import Kind
-from dljob.sim.jobs.courses import STEADY, Course
 from dljob.sim.jobs.curves import Ground, Pool
 from dljob.sim.jobs.learning import Learning
 from dljob.sim.jobs.noise import Noise, noise_of
 from dljob.sim.jobs.scaling import Scaling, load_standard_curves, make_scaler
 
-__all__ = ["Learning", "Standing", "TracedJob", "Workload", "read"]
+__all__ = ["Learning", "TracedJob", "Workload", "read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How far a job has come when a simulation begins with it, at time 0."""
+class Course:
+    """
+    The course of a job apart from its true speed, which :mod:`dljob.sim.engine.training` plays.
 
-    iterations_done: float = 0.0
-    service: float = 0.0
-    """GPU-seconds that it has held."""
-    placement: Placement | None = None
-    """The GPUs on which it trains; ``None``: it waits."""
-    started_at: float | None = None
-    """When it was first given GPUs, which is not after 0."""
-    bound_to: tuple[NodeName, ...] = ()
-    """The nodes that hold its unshared checkpoint."""
-    batch_size: int | None = None
-    """The batch that it was last given, if not its own."""
+    The default is a job that trains at its true speed from its first step to its end, and reports it.
+    """
+
+    warm_up_s: float = 0.0
+    """How long each start trains more slowly."""
+    warm_up_pace: float = 1.0
+    """The speed of that time, as a share of the true one."""
+    crashes_after_s: float = math.inf
+    """How long each start trains before it crashes."""
+    is_mute: bool = False
+    """True if it reports no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,6 @@ class TracedJob:
     How many iterations policies believe that it needs (:mod:`dljob.sim.beliefs`); infinite: they know
     nothing of it; ``None``: they know the truth, or what its metric forecasts.
     """
-    standing: Standing | None = None
-    """The state of a job that a live system has already; such a job exists from the beginning."""
     noise: Noise | None = None
     """The cost of larger batches in convergence; without one, there is none."""
     saves: bool = True
@@ -76,7 +74,7 @@ class TracedJob:
     """The type of job whose measured speeds it follows, where that is one."""
     is_drawn: bool = False
     """True if that type was drawn by lot."""
-    course: Course = STEADY
+    course: Course = Course()
     """Its warm-ups, crashes and silence."""
 
 
@@ -114,7 +112,7 @@ def read(
     many GPUs a job can have at most, ``node_gpus`` how many are on one node. A job that asks for
     more than ``largest`` is in the workload all the same: the world drops it, and says so. Costs
     in ``speeds`` are those of their types. ``assign`` may replace the requests
-    of a trace by others (:func:`dljob.sim.worlds.assign`).
+    of a trace by others (:meth:`dljob.sim.scenarios.Rules.assign`).
     """
     ground = Ground(
         gpu_types=tuple(dict.fromkeys(gpu_types)) or ("",), largest=largest, node_gpus=node_gpus
@@ -127,19 +125,16 @@ def read(
         trace = assign(trace) if assign is not None else trace
         name = name_of(path)
         workload = _read_requests(trace, own, ground=ground, name=name, seed=seed, rigid=rigid)
-    profiles = {kind: with_costs(profile, own) for kind, profile in workload.known.items()}
+    profiles = dict(workload.known)
+    for kind, profile in workload.known.items():
+        measured = own.get(profile.type)
+        if measured is not None and measured.costs is not None:
+            samples = measured.cost_samples
+            profiles[kind] = replace(profile, costs=measured.costs, cost_samples=samples)
     return replace(workload, truths=profiles, known=profiles)
 
 
 DOCUMENTS_RULE = "each job those that its spec.gpus allows"
-
-
-def with_costs(profile: Profile, own: Mapping[JobType, Profile]) -> Profile:
-    """Give a profile the costs that were measured with the speeds of its type."""
-    measured = own.get(profile.type)
-    if measured is None or measured.costs is None:
-        return profile
-    return replace(profile, costs=measured.costs, cost_samples=measured.cost_samples)
 
 
 def _read_requests(
@@ -212,8 +207,7 @@ def _describe(document: Document, speeds: Described, *, seed: int, rigid: bool) 
         job = replace(job, gpus=replace(job.gpus, options=(job.gpus.requested,)))
     learning = find_learning(document, seed)
     iterations = count_iterations(document, learning)
-    job = speeds.add(job)
-    curve, is_drawn = speeds.curve_of(job.type)
+    job, curve, is_drawn = speeds.add(job)
     kind = find_checkpoint(document)
     return TracedJob(
         job,

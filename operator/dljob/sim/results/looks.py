@@ -1,7 +1,7 @@
 """
 How pictures may look: in which formats they are written, and how wide they are.
 
-:mod:`dljob.sim.results.plots` draws by a :class:`Look`, and the verbs read options with these names. It is a module of
+:mod:`dljob_lab.plots` draws by a :class:`Look`, and the verbs read options with these names. It is a module of
 its own because the verbs must not load matplotlib for their options.
 """
 

@@ -1,8 +1,8 @@
 """
 The record of a simulation (:mod:`dljob.core.recording.record`): made while a world plays, if it is asked for.
 
-:mod:`dljob.sim.engine.world` tells a :class:`Recorder` what is decided and what happens; a world without one
-keeps nothing of it, because a replay of a hundred thousand decisions would need the memory.
+:mod:`dljob.sim.engine.world` notes decisions and events in a :class:`Recorder`; a world without one
+keeps none of them, because a replay of a hundred thousand decisions would need the memory.
 """
 
 import math
@@ -56,7 +56,7 @@ class Recorder:
             self.note_node(0.0, node.name)
 
     def note_node(self, at: float, name: NodeName, *, reason: str = "") -> None:
-        """Note that the GPUs of a node are in service from now on, or for what reason they are not."""
+        """Note that the GPUs of a node are in service from now on, or the reason why they are not."""
         for node in self.nodes:
             if node.name == name:
                 self.lines += [

@@ -1,7 +1,7 @@
 """
 The events of a run of the world, and the sums over time that scoring needs.
 
-:mod:`dljob.sim.engine.world` writes it while it plays; :mod:`dljob.sim.results.scoring` and :mod:`dljob.sim.results.plots` read it.
+:mod:`dljob.sim.engine.world` writes it while it plays; :mod:`dljob.sim.results.scoring` and :mod:`dljob_lab.plots` read it.
 Sums are kept as they go: a replay of a hundred thousand decisions cannot afford to look back.
 """
 

@@ -105,7 +105,8 @@ def score(record: Record, *, policy: str, wall_s: float = 0.0, peak_rss_mb: floa
     """Sum up a run. ``policy`` is what its user called it, options included."""
     done = record.completed
     times = sorted(job.jct for job in done)
-    span = _measure_span(record)
+    ends = [job.completed_at for job in record.jobs if job.completed_at is not None]
+    span = max(ends) - min(job.submitted_at for job in record.jobs) if ends else math.nan
     sums = record.sums
     rivals = len(record.jobs)
     fair, local = _measure_fairness(record, lambda _job: rivals), _measure_locally(record)
@@ -157,13 +158,6 @@ def percentile(values: Sequence[float], percent: int) -> float:
     """The nearest rank, of values that are sorted."""
     # In whole numbers: 0.95 * 20 is more than 19 in floating point, on some days.
     return values[-(-percent * len(values) // 100) - 1] if values else math.nan
-
-
-def _measure_span(record: Record) -> float:
-    ends = [job.completed_at for job in record.jobs if job.completed_at is not None]
-    if not ends:
-        return math.nan
-    return max(ends) - min(job.submitted_at for job in record.jobs)
 
 
 def _measure_reshaping(done: Sequence[JobRecord]) -> float:

@@ -37,7 +37,9 @@ def replacing(path: Path) -> Iterator[Path]:
         yield draft
         # mkstemp makes files that only the owner may read; give this one the usual rights of a new
         # file.
-        draft.chmod(0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        draft.chmod(0o666 & ~mask)
         draft.replace(path)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -63,12 +65,6 @@ def check_writable(path: Path) -> None:
     folder = next(each for each in path.absolute().parents if each.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(path, f"cannot be written in {folder}", remedy="name another folder")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _unwritable(path: Path, error: OSError) -> BadInput:

@@ -91,7 +91,6 @@ class MongoServer:
         return db
 
     def _options(self) -> Document:
-        """Return the options that the URL does not set."""
         options: Document = {"appname": "dljob", "w": "majority", "journal": True}
         given = {name: options[name] for name in options if name not in self._at.options}
         who = self._at.credentials

@@ -322,7 +322,6 @@ _COLUMNS = [each.name for each in fields(RecordRow) if each.name != "id"]
 
 
 def _count(db: Any) -> Counter[str]:
-    """How many entries the history has of each job."""
     groups = db.record.aggregate(
         [{"$match": _HISTORY}, {"$group": {"_id": "$job", "entries": {"$sum": 1}}}]
     )

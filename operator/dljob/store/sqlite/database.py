@@ -1,5 +1,5 @@
 """
-The base of every SQLite file of DLJob: transactions, write-ahead mode, and upgrades of the schema.
+The base of every SQLite file of DLJob: connections and transactions, and of the store write-ahead mode and upgrades.
 
 :mod:`dljob.store.sqlite.file` uses it for the store, and :mod:`dljob.local.jobs.jobs_file` for the list of jobs.
 """
@@ -55,11 +55,3 @@ def enter_write_ahead_mode(db: sqlite3.Connection, *, patience_seconds: float) -
             if not name_of(error).startswith("SQLITE_BUSY") or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)
-
-
-def upgrade(db: sqlite3.Connection, steps: Steps, *, version: int) -> None:
-    """Bring a file of this version up to date, within a transaction of the caller."""
-    for step in steps[version:]:
-        for statement in step:
-            db.execute(statement)
-    db.execute(f"PRAGMA user_version = {len(steps)}")

@@ -11,6 +11,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from threading import RLock
 
@@ -20,7 +21,6 @@ from dljob.store.sqlite.database import (
     enter_write_ahead_mode,
     name_of,
     transaction,
-    upgrade,
 )
 from dljob.store.store import StoreError, StoreUnavailableError, StoreUnusableError
 
@@ -245,27 +245,20 @@ class SqliteErrors:
     def translate(self, error: sqlite3.Error) -> StoreError:
         name = name_of(error)
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return self._away(
+            return self.away(
                 f"is locked by another process since {self._busy_seconds:g} s",
                 f"end the process that holds it (fuser {self.path})",
             )
         if name.startswith("SQLITE_FULL"):
-            return self._away("cannot grow, because its disk is full", "make room there")
+            return self.away("cannot grow, because its disk is full", "make room there")
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             return self.damaged(str(error))
         if name.startswith("SQLITE_IOERR"):
-            return self._away(f"cannot be read or written ({error}, {name})", "look at its disk")
+            return self.away(f"cannot be read or written ({error}, {name})", "look at its disk")
         return self.unusable(
             f"cannot be used ({error}, {name})",
             "let the user that runs dljob write it and its folder",
         )
-
-    def cannot_open(self, error: OSError) -> StoreError:
-        why = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return self._away(f"cannot be created ({why})", "make room there")
-        remedy = "name a writable file in a writable folder"
-        return self.unusable(f"cannot be opened ({why})", remedy)
 
     def damaged(self, how: str) -> StoreError:
         return self.unusable(
@@ -273,7 +266,7 @@ class SqliteErrors:
             "restore a copy, or move it away: profiles are then learnt again",
         )
 
-    def _away(self, message: str, remedy: str) -> StoreError:
+    def away(self, message: str, remedy: str) -> StoreError:
         return StoreUnavailableError(str(self.path), message, remedy)
 
     def unusable(self, message: str, remedy: str) -> StoreError:
@@ -352,7 +345,11 @@ class SqliteFile:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             return self._identify()
         except OSError as error:
-            raise self._errors.cannot_open(error) from error
+            why = error.strerror or str(error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._errors.away(f"cannot be created ({why})", "make room there") from error
+            remedy = "name a writable file in a writable folder"
+            raise self._errors.unusable(f"cannot be opened ({why})", remedy) from error
 
     def _identify(self) -> tuple[int, int]:
         found = self.path.stat()
@@ -373,7 +370,9 @@ class SqliteFile:
         if version < len(STEPS):
             with transaction(db, writes=True):
                 # Read again, because another process may have upgraded the file meanwhile.
-                upgrade(db, STEPS, version=self._version(db))
+                for statement in chain.from_iterable(STEPS[self._version(db) :]):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {len(STEPS)}")
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":

@@ -154,7 +154,12 @@ class SqliteStore:
             self._unpruned += len(rows)
             if self._unpruned >= self._bounds.prune_every:
                 self._unpruned = 0
-                _prune_all(db, self._bounds)
+                if self._bounds.days:
+                    db.execute("DELETE FROM record WHERE at < ?", (self._bounds.oldest,))
+                entries = self._bounds.entries - prune_every(self._bounds.entries)
+                _prune(db, _HISTORY, most=entries)
+                _prune(db, f"kind NOT IN {(*HISTORY, SAMPLE)}", most=self._bounds.moments)
+                _prune(db, f"kind = '{SAMPLE}'", most=self._bounds.samples)
 
     def history(self, job: JobId | None = None, *, limit: int = 100) -> tuple[RecordRow, ...]:
         which, values = (_HISTORY, ()) if job is None else (f"{_HISTORY} AND job = ?", (job,))
@@ -229,16 +234,7 @@ _HISTORY = f"kind IN {HISTORY}"
 _NEWEST_FIRST = "ORDER BY at DESC, place DESC, id DESC"
 
 
-def _prune_all(db: sqlite3.Connection, bounds: Bounds) -> None:
-    if bounds.days:
-        db.execute("DELETE FROM record WHERE at < ?", (bounds.oldest,))
-    _prune(db, _HISTORY, most=bounds.entries - prune_every(bounds.entries))
-    _prune(db, f"kind NOT IN {(*HISTORY, SAMPLE)}", most=bounds.moments)
-    _prune(db, f"kind = '{SAMPLE}'", most=bounds.samples)
-
-
 def _prune(db: sqlite3.Connection, which: str, values: Sequence[Any] = (), *, most: int) -> None:
-    """Delete all but the newest rows."""
     old = f"SELECT id FROM record WHERE {which} {_NEWEST_FIRST} LIMIT -1 OFFSET ?"
     db.execute(f"DELETE FROM record WHERE id IN ({old})", (*values, most))
 

@@ -1,10 +1,10 @@
 """
-Whether a file is whole, by its own format and from a few bytes of it.
+Examines whether a file is whole, by its own format and from a few bytes of it.
 
-A full disk and a killed process leave files behind that look like others from outside. Formats that
-end with an index, or that tell their length at the beginning, show what is missing without being
-read as a whole: zip (torch, NumPy's npz, Keras), safetensors, HDF5, JSON and pickle. Of all others
-only their size can be seen.
+A full disk or a killed process leaves truncated files that look like whole ones from outside. A
+format that ends with an index, or begins with its length, shows a missing part without a read of the
+whole file: zip (torch, NumPy's npz, Keras), safetensors, HDF5, JSON and pickle. Other files show only
+their size.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _find_test(name: str, head: bytes) -> Test | None:
     if name.endswith(".json"):
         return _is_whole_json
     is_pickle = head.startswith(PICKLE) and not head.startswith(OLD_TORCH)
-    return _is_whole_pickle if is_pickle and name.endswith(PICKLES) else None
+    if is_pickle and name.endswith(PICKLES):
+        return lambda file, size, _: _read_end(file, size, count=1) == PICKLE_END
+    return None
 
 
 def _is_whole_zip(file: int, size: int, _head: bytes) -> bool:
@@ -145,10 +147,6 @@ def _is_whole_json(file: int, size: int, _head: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _is_whole_pickle(file: int, size: int, _head: bytes) -> bool:
-    return _read_end(file, size, count=1) == PICKLE_END
 
 
 def _read_end(file: int, size: int, *, count: int) -> bytes:

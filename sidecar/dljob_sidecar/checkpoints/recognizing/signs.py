@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TypeVar
 
-from dljob_wire.training import MARKER, Complete, Saving
+from dljob_wire.checkpoints import MARKER, Checkpoint, Complete
 
 LOG = re.compile(
     r"\.(csv|tsv|log|txt|jsonl|ndjson|out|err|html|png|svg|pid|lock)$|\.tfevents\."
@@ -99,7 +99,9 @@ class Signs:
     def group(self, files: Mapping[str, T]) -> dict[str, dict[str, T]]:
         """Group files by unit, without files that belong to no unit."""
         is_sharded = self.complete is Complete.DCP and not self.patterns
-        homes = _find_homes(files) if is_sharded else ()
+        shard = dict(EVIDENCE)[Complete.DCP]
+        # The folders with shards of torch.distributed.checkpoint.
+        homes = {name.rpartition("/")[0] for name in files if is_sharded and shard.search(name)}
         marks = {mark for group in self.sign.marks for mark in group}
         units: dict[str, dict[str, T]] = {}
         for name, what in files.items():
@@ -138,7 +140,7 @@ class Signs:
         return sorted(names & set(files))
 
 
-def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Signs:
+def resolve(saving: Checkpoint, news: Iterable[str], *, known: Iterable[str]) -> Signs:
     """Choose the signs of a job's checkpoints; ``auto`` examines the new files first, then all."""
     complete = saving.complete
     if complete is Complete.AUTO:
@@ -148,14 +150,14 @@ def resolve(saving: Saving, news: Iterable[str], *, known: Iterable[str]) -> Sig
     return Signs(complete, sign, patterns)
 
 
-def _sign_of_marker(saving: Saving, known: Iterable[str]) -> Sign:
+def _sign_of_marker(saving: Checkpoint, known: Iterable[str]) -> Sign:
     """Find the marker in the folder of each unit, or directly below the path for all units."""
-    if saving.marker in known or not saving.files:
-        inside = any(name.endswith(f"/{saving.marker}") for name in known)
-        if saving.marker in known or not inside:
-            return Sign(pointer=saving.marker)
-        return Sign(("*",), marks=((saving.marker,),))
-    return Sign(marks=((saving.marker,),))
+    if saving.marker_file in known or not saving.files:
+        inside = any(name.endswith(f"/{saving.marker_file}") for name in known)
+        if saving.marker_file in known or not inside:
+            return Sign(pointer=saving.marker_file)
+        return Sign(("*",), marks=((saving.marker_file,),))
+    return Sign(marks=((saving.marker_file,),))
 
 
 def recognise(names: Iterable[str]) -> Complete | None:
@@ -217,12 +219,6 @@ def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> int:
         return 1
     rest = _match(pattern[1:], parts[1:])
     return rest + 1 if rest else 0
-
-
-def _find_homes(files: Iterable[str]) -> frozenset[str]:
-    """Return the folders with shards of torch.distributed.checkpoint."""
-    shard = dict(EVIDENCE)[Complete.DCP]
-    return frozenset(name.rpartition("/")[0] for name in files if shard.search(name))
 
 
 def _find_home(name: str, homes: Iterable[str]) -> str | None:

@@ -101,7 +101,10 @@ class Nvml:
             log.warning("GPU %d: %s", index, why)
             return Device(index, None, lost_because=why)
         model = to_text(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
-        return Device(index, handle, uuid, model, self._find_file(handle))
+        minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
+        device = "" if minor is None else DEVICE.format(minor)
+        # A file that is closed from the beginning is no sign of a lost GPU.
+        return Device(index, handle, uuid, model, "" if why_closed(device) else device)
 
     def _register_events(self) -> Any:
         """Register for Xid errors, which some drivers and most virtual GPUs do not support."""
@@ -114,12 +117,6 @@ class Nvml:
             if device.handle is not None:
                 self._ask(self._nvml.nvmlDeviceRegisterEvents, device.handle, XID_EVENT, events)
         return events
-
-    def _find_file(self, handle: Any) -> str:
-        """Return the device file of a GPU; empty if it cannot be opened now."""
-        minor = self._ask(self._nvml.nvmlDeviceGetMinorNumber, handle)
-        device = "" if minor is None else DEVICE.format(minor)
-        return "" if why_closed(device) else device
 
     def read(self) -> list[Gpu]:
         self._read_events()

@@ -70,7 +70,6 @@ def command(backend: Backend, *, name: str) -> int:
 
 
 def _edit(path: Path, text: str, *, problems: Sequence[str]) -> str:
-    """Open a text in the editor, and return the edited one."""
     told = [f"{OURS}{line}\n" for line in (*HEAD, *(f"Not done: {line}" for line in problems))]
     path.write_text("".join(told) + text, encoding="utf-8")
     try:

@@ -10,7 +10,7 @@ from dljob.cli.inputs.completing import complete_files
 from dljob.cli.output.forms import to_yaml
 from dljob.cli.output.messages import complain
 from dljob.client.backend import Json
-from dljob.client.sources import check, is_job, iter_sources
+from dljob.client.sources import KIND, check, iter_sources
 
 if TYPE_CHECKING:
     from dljob.operator.podspecs.podsettings import PodSettings
@@ -35,13 +35,17 @@ def command(*, files: tuple[str, ...], node: str, options: tuple[str, ...]) -> i
     DLJob adds to its template the SideCar, the certificates that identify it, its node, and the
     access to GPUs; everything else stays as you wrote it.
     """
-    from dljob.core.problems import WrongDocument  # noqa: PLC0415 - not for --help
     from dljob.operator.settings import load_settings  # noqa: PLC0415 - likewise
+    from dljob_wire.problems import WrongDocument  # noqa: PLC0415 - not for --help
 
     settings = load_settings(None, options).settings
     found = [source for name in files for source in iter_sources(name)]
     # A file may also hold other objects, such as a volume.
-    sources = [source for source in found if is_job(source)]
+    sources = [
+        source
+        for source in found
+        if not isinstance(source.document, dict) or source.document.get("kind", KIND) == KIND
+    ]
     check(sources)
     pods: list[Json] = []
     status = 0
@@ -70,4 +74,9 @@ def _render(document: Json, node: str, *, settings: "PodSettings") -> list[Json]
     trainer = building.make_trainer(
         kept, job, booking=Booking(NodeName(node), 1), settings=settings
     )
-    return [trainer, *building.make_auxiliaries(kept, job.roles)]
+    auxiliaries = (
+        building.make_auxiliary(kept, role, number=number)
+        for role in job.roles
+        for number in range(role.replicas)
+    )
+    return [trainer, *auxiliaries]

@@ -1,5 +1,7 @@
 """
-``dljob run``: a training command becomes a job, and the terminal shows what it writes until it ends.
+``dljob run``: a training command becomes a job, and the terminal shows its output until it ends.
+
+``dljob submit``: the jobs of files, all or none.
 """
 
 import os
@@ -7,17 +9,18 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dljob.cli.inputs.completing import complete_files
 from dljob.cli.inputs.options import gpu_options, output_option, with_backend
 from dljob.cli.inputs.spans import read_span_option
 from dljob.cli.output.forms import to_json, to_yaml
 from dljob.cli.output.messages import say
-from dljob.cli.verbs.jobs.submit import preview
 from dljob.cli.verbs.watching.logs import Printer
 from dljob.client.backend import (
     Away,
@@ -35,8 +38,10 @@ from dljob.client.local.local_backend import LocalBackend
 from dljob.client.sources import (
     Source,
     check,
+    iter_sources,
     refuse,
 )
+from dljob.client.turns import show_plan
 from dljob.core.documents.jobnames import full_name
 
 LOOK_S = 0.3
@@ -277,10 +282,20 @@ def _attend(backend: Backend, name: str) -> int:
         # Within the try, because the user may press Ctrl-C as soon as this is printed.
         say(f"{name} submitted; Ctrl-C asks whether to leave it running or to cancel it")
         _await_turn(backend, name)
-        _print_logs(backend, name)
+        printer = Printer(is_shown=sys.stdout.isatty())
+        with suppress(NotThere):
+            for line in backend.read_logs(name, LogQuery(follow=True)):
+                printer.print(line)
+                printer.flush()
         return _tell_end(backend, name)
     except KeyboardInterrupt:
-        return _leave(backend, name)
+        if sys.stdin.isatty() and _wants_to_cancel(name):
+            say(f"{name} {cancel_job(backend, name)}")
+        else:
+            say(
+                f"{name} continues: dljob logs -f {name} shows its output, dljob cancel {name} ends it"
+            )
+        return INTERRUPTED
 
 
 def _await_turn(backend: Backend, name: str) -> None:
@@ -308,16 +323,6 @@ def _look(backend: Backend, name: str) -> JobView | None:
             time.sleep(LOOK_S * backend.look_seconds)
 
 
-def _print_logs(backend: Backend, name: str) -> None:
-    printer = Printer(is_shown=sys.stdout.isatty())
-    try:
-        for line in backend.read_logs(name, LogQuery(follow=True)):
-            printer.print(line)
-            printer.flush()
-    except NotThere:
-        return
-
-
 def _tell_end(backend: Backend, name: str) -> int:
     job = _look(backend, name)
     if job is None or not job.is_final:
@@ -327,15 +332,6 @@ def _tell_end(backend: Backend, name: str) -> int:
     if job.phase == "Completed":
         return 0
     return int(job.status.get("exitCode") or 1)
-
-
-def _leave(backend: Backend, name: str) -> int:
-    """Ask whether to leave or to cancel the job, and do it."""
-    if sys.stdin.isatty() and _wants_to_cancel(name):
-        say(f"{name} {cancel_job(backend, name)}")
-        return INTERRUPTED
-    say(f"{name} continues: dljob logs -f {name} shows its output, dljob cancel {name} ends it")
-    return INTERRUPTED
 
 
 def _wants_to_cancel(name: str) -> bool:
@@ -352,3 +348,57 @@ def _wants_to_cancel(name: str) -> bool:
         say("")
         return False
     return str(answer).startswith("c")
+
+
+# --- submitting files ---------------------------------------------------------------------
+
+
+@click.command("submit")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Submit nothing: print the decision now and its effect on other jobs.",
+)
+@output_option("json", "yaml", "name")
+@with_backend
+def submit(backend: Backend, *, files: tuple[str, ...], dry_run: bool, output: str | None) -> None:
+    """
+    Submit the jobs of YAML files, of the files in folders, or of standard input (-).
+
+    A file may hold several documents. All of them are checked before anything happens; where one
+    is wrong none is submitted.
+    """
+    sources = [source for name in files for source in iter_sources(name)]
+    documents = check(sources)
+    try:
+        if dry_run:
+            preview(backend, documents, output)
+            return
+        created = backend.create_jobs(documents)
+    except BackendError as error:
+        refuse(error, sources)
+    for notice in created.notices:
+        say(f"note: {notice}")
+    if output in ("json", "yaml"):
+        items = created.items
+        document = items[0] if len(items) == 1 else {"kind": "DLJobList", "items": items}
+        click.echo(_written(document, output, ""), nl=False)
+        return
+    for item in created.items:
+        click.echo(_written(item, output, full_name(item, backend.home)), nl=False)
+
+
+def preview(backend: Backend, documents: Sequence[Json], output: str | None) -> None:
+    """Print the decision that would follow if these jobs were submitted."""
+    plan = backend.preview(documents)
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    if output == "json":
+        click.echo(to_json(plan.effects), nl=False)
+    elif output == "yaml":
+        click.echo(to_yaml(plan.effects), nl=False)
+    elif output == "name":
+        click.echo("".join(f"{effect['job']}\n" for effect in plan.effects), nl=False)
+    else:
+        click.echo(show_plan(plan.effects, tells_others=plan.tells_others), nl=False)

@@ -1,23 +1,27 @@
 """
-``dljob suspend``, ``resume`` and ``cancel``: changes of existing jobs.
+``dljob suspend``, ``resume``, ``cancel`` and ``set``: changes of existing jobs.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import click
 
-from dljob.cli.inputs.options import with_backend
+from dljob.cli.inputs.options import gpu_options, with_backend
 from dljob.cli.inputs.selecting import Selection, with_selection
 from dljob.cli.output.messages import complain
 from dljob.client.backend import (
     Away,
     Backend,
     BackendError,
+    Json,
     Keeping,
     NotThere,
 )
-from dljob.client.changing import cancel_job, suspend_job
+from dljob.client.changing import cancel_job, change_job, describe_changes, suspend_job
+from dljob.client.demands import Demand
 from dljob.client.jobviews import CANCELLING
 
 LOOK_S = 0.3
@@ -97,9 +101,47 @@ def cancel(
         warning=_WARNINGS[keeping] if backend.removes_checkpoints else "",
     )
     status = for_each(names, lambda name: cancel_job(backend, name, keeping=keeping))
-    if wait:
-        _wait_until_gone(backend, names)
+    for name in names if wait else ():
+        with suppress(NotThere):
+            while backend.get_job(name):
+                time.sleep(LOOK_S)
     return status
+
+
+@click.command("set")
+@with_selection()
+@gpu_options
+@click.option("--priority", type=int, metavar="P", help="Jobs of a higher priority come first.")
+@with_backend
+def assign(backend: Backend, *, selection: Selection, priority: int | None, **said: Any) -> int:
+    """
+    Change on how many GPUs jobs can run, and their priority. They go on training meanwhile.
+
+    \b
+    dljob set bert --gpus 1,2,4
+    dljob set bert --max-gpus 2 --priority 10
+    dljob set -l team=vision --priority -5
+    """
+    demand = Demand(**said)
+    if not demand.is_given and priority is None:
+        raise click.UsageError("nothing is set; give --gpus, --min-gpus, --max-gpus or --priority")
+    names = selection.find(backend, "change", applies=lambda job: not job.is_final)
+    return for_each(names, lambda name: _set(backend, name, demand=demand, priority=priority))
+
+
+def _set(backend: Backend, name: str, *, demand: Demand, priority: int | None) -> str:
+    def alter(document: Json) -> Json:
+        spec: Mapping[str, Any] = document["spec"]
+        said: Json = {} if priority is None else {"priority": priority}
+        if demand.is_given:
+            said["gpus"] = demand.changed(spec["gpus"])
+        altered = {**document, "spec": {**spec, **said}}
+        return altered if spec != altered["spec"] else document
+
+    change = change_job(backend, name, alter=alter)
+    if not change.is_change:
+        return "is unchanged"
+    return f"changed: {', '.join(describe_changes(change.before, change.after)) or 'nothing'}"
 
 
 def for_each(names: Iterable[str], change: Callable[[str], str]) -> int:
@@ -120,13 +162,3 @@ def _set_suspended(backend: Backend, name: str, *, suspended: bool) -> str:
     if not suspend_job(backend, name, suspended=suspended).is_change:
         return "is suspended already" if suspended else "is not suspended"
     return "suspended" if suspended else "resumed"
-
-
-def _wait_until_gone(backend: Backend, names: Iterable[str]) -> None:
-    for name in names:
-        while True:
-            try:
-                backend.get_job(name)
-            except NotThere:
-                break
-            time.sleep(LOOK_S)

@@ -91,7 +91,6 @@ def _find_training(path: Path) -> list[str] | None:
 
 
 def _end(process: int, timeout: float, log: Path) -> None:
-    """Ask a process to end and wait until it has."""
     try:
         handle = os.pidfd_open(process)
     except ProcessLookupError:

@@ -81,13 +81,6 @@ def _row(node: Json, gpu: Json, *, wide: bool) -> tuple[str, ...]:
     return (*row, gpu.get("reason", texts.NOTHING))
 
 
-def _read_gpu(text: str) -> tuple[str, int]:
-    node, slash, number = text.rpartition("/")
-    if not slash or not node or not (number.isascii() and number.isdigit() and len(number) < 6):
-        raise click.BadParameter(f"{text!r} is not a GPU; write NODE/NUMBER, such as n1/3")
-    return node, int(number)
-
-
 class _Gpu(click.ParamType[tuple[str, int]]):
     name = "gpu"
 
@@ -97,7 +90,11 @@ class _Gpu(click.ParamType[tuple[str, int]]):
         param: click.Parameter | None,  # noqa: ARG002 - as click calls it
         ctx: click.Context | None,  # noqa: ARG002 - as click calls it
     ) -> tuple[str, int]:
-        return _read_gpu(str(value))
+        node, slash, number = str(value).rpartition("/")
+        is_number = number.isascii() and number.isdigit() and len(number) < 6
+        if not slash or not node or not is_number:
+            raise click.BadParameter(f"{value!r} is not a GPU; write NODE/NUMBER, such as n1/3")
+        return node, int(number)
 
 
 _GPUS = click.argument(

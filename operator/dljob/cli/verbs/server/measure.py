@@ -21,7 +21,6 @@ from dljob.control.scheduling import Options
 from dljob.core.documents import jobfile
 from dljob.core.model import Job, Mechanism
 from dljob.core.predicting import mini_epochs
-from dljob.core.problems import Problem
 from dljob.core.profiles import (
     AccuracySeen,
     CostSeen,
@@ -42,6 +41,7 @@ from dljob.sim.clusters import Machines, build_packed
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs import yamlfiles
 from dljob.store.store import Store, fold_into
+from dljob_wire.problems import Problem
 
 Document = dict[str, Any]
 

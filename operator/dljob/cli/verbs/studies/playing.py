@@ -15,7 +15,7 @@ from dljob.cli.output.bars import progress_bar
 from dljob.cli.output.messages import say
 from dljob.cli.output.streams import divert_libraries
 from dljob.core.model import JobId
-from dljob.installed import check_can_draw
+from dljob.installed import PAGES, check_can_draw, find_points, load, miss_add_on
 from dljob.sim.engine.settings import Setting
 from dljob.sim.errors import BadInput
 from dljob.sim.jobs.workloads import TracedJob, Workload
@@ -57,28 +57,28 @@ def conclude(options: Options, workload: Workload, *, setting: Setting) -> Playe
     played = play(options, workload, setting=setting)
     outcomes = played.outcomes
     if played.is_cut:
-        report_cut(options, outcomes)
+        missing = [contestant.label for contestant in options.policies[len(outcomes) :]]
+        say(
+            f"interrupted: {len(outcomes)} of {len(options.policies)} policies were played to the end; "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        )
     if not outcomes:
         return played
     for note in workload.notes:
         say(note)
     report_left_out(outcomes)
     if options.jobs_out is not None:
-        write_jobs(options.jobs_out, outcomes, workload=workload)
+        rows = [
+            row
+            for outcome in outcomes
+            for row in list_jobs(outcome.score.policy, outcome.record, workload=workload)
+        ]
+        writing.write_text(options.jobs_out, printing.to_csv(rows))
     if options.plot is not None:
         draw(options.plot, outcomes, options=options)
     if options.record is not None:
         write_records(options.record, outcomes)
     return played
-
-
-def report_cut(options: Options, outcomes: Sequence[Outcome]) -> None:
-    """Report which policies are missing after Ctrl-C."""
-    missing = [contestant.label for contestant in options.policies[len(outcomes) :]]
-    say(
-        f"interrupted: {len(outcomes)} of {len(options.policies)} policies were played to the end; "
-        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    )
 
 
 def check_outputs(options: Options) -> None:
@@ -87,6 +87,8 @@ def check_outputs(options: Options) -> None:
         writing.check_writable(options.jobs_out)
     if options.plot is not None:
         check_can_draw()
+        if "plots" not in find_points(PAGES):
+            raise miss_add_on("dljob-lab")
         writing.check_writable(options.plot / "picture.png")
     if options.record is not None:
         writing.check_writable(options.record)
@@ -94,9 +96,7 @@ def check_outputs(options: Options) -> None:
 
 def play(options: Options, workload: Workload, *, setting: Setting) -> Played:
     """Play the workload under every policy, with a bar for a person who watches."""
-    # The output has a line for each of the few jobs of a live system.
-    is_live = any(traced.standing is not None for traced in workload.jobs)
-    keeps = is_live or options.jobs_out is not None or options.plot is not None
+    keeps = options.jobs_out is not None or options.plot is not None
     outcomes: list[Outcome] = []
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
@@ -110,7 +110,9 @@ def play(options: Options, workload: Workload, *, setting: Setting) -> Played:
             )
             for outcome in played:
                 _check_fits(options, outcome.record)
-                outcomes.append(outcome if keeps else forget_history(outcome))
+                # The next run needs the memory of all that is not printed.
+                bare = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
+                outcomes.append(outcome if keeps else replace(outcome, record=bare))
         except KeyboardInterrupt:
             # The results so far may have taken hours, and the user wants to see them.
             return Played(outcomes, is_cut=True)
@@ -124,12 +126,6 @@ def _check_fits(options: Options, record: Record) -> None:
             f"has no job that fits into {record.gpus} GPUs",
             remedy="give a larger cluster, or the types of GPU that its jobs ask for",
         )
-
-
-def forget_history(outcome: Outcome) -> Outcome:
-    """Keep the printed part of a run and drop the rest, before the next one needs the memory."""
-    record = replace(outcome.record, log=[], series=Series(), decision_s=array("d"))
-    return replace(outcome, record=record)
 
 
 def report_left_out(outcomes: Sequence[Outcome]) -> None:
@@ -151,16 +147,6 @@ def _name_jobs(jobs: Sequence[JobId]) -> str:
     named = ", ".join(jobs[:MOST_NAMED])
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
     return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} (id {named}{more})"
-
-
-def write_jobs(path: Path, outcomes: Sequence[Outcome], *, workload: Workload) -> None:
-    """Write one row a job and policy."""
-    rows = [
-        row
-        for outcome in outcomes
-        for row in list_jobs(outcome.score.policy, outcome.record, workload=workload)
-    ]
-    writing.write_text(path, printing.to_csv(rows))
 
 
 def list_jobs(policy: str, record: Record, *, workload: Workload) -> list[dict[str, Any]]:
@@ -203,7 +189,7 @@ def _describe_job(policy: str, job: JobRecord, *, traced: TracedJob) -> dict[str
 def write_records(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write all that happened, to one file for each policy."""
     # Not at the top, because most simulations are not recorded.
-    from dljob.client.exporting.files import write_file  # noqa: PLC0415
+    from dljob.client.exporting import write_file  # noqa: PLC0415
 
     for outcome in outcomes:
         assert outcome.happenings is not None
@@ -218,12 +204,10 @@ _NO_SEPARATORS = str.maketrans(dict.fromkeys("/:=,", "-"))
 
 def draw(folder: Path, outcomes: Sequence[Outcome], *, options: Options) -> None:
     """Draw the runs, each picture named for the trace and what it shows."""
-    # Not at the top, because it takes longer to load than a small trace to play.
-    from dljob.cli.output.pictures import write_pictures  # noqa: PLC0415
-    from dljob.sim.results import plots  # noqa: PLC0415
-
+    # Not before, because it takes longer to load than a small trace to play.
+    plots = load(PAGES, "plots", add_on="dljob-lab")
     runs = [plots.Run(outcome.score.policy, outcome.record) for outcome in outcomes]
     trace = outcomes[0].score.trace
     drawn = plots.draw_runs(runs, look=LOOKS[options.look])
     figures = {f"{trace}-{name}": figure for name, figure in drawn.items()}
-    write_pictures(folder, figures, forms=options.formats)
+    plots.write_pictures(folder, figures, forms=options.formats)

@@ -29,7 +29,7 @@ class Entry:
     allowed: dict[str, str]
     """The allowed values of each option."""
     without: dict[str, str]
-    """What it does without a piece of knowledge about a job, for each piece that it uses."""
+    """For each piece of knowledge about a job that it uses: its behaviour without that piece."""
 
 
 @click.command("policies")
@@ -48,7 +48,11 @@ def command(output: str) -> None:
         click.echo(to_json([asdict(entry) for entry in entries]), nl=False)
     else:
         titles = ("policy", "what it does", "from", "needs to know", "options")
-        rows = [_list_cells(entry) for entry in entries]
+        rows = []
+        for entry in entries:
+            given = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
+            breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
+            rows.append((entry.name, entry.does + breaks, entry.paper, entry.needs, given))
         click.echo(printing.tabulate(titles, rows, words=5, shares=(None, 4, 2, 2, 2)), nl=False)
         refused = ", ".join(entry.name for entry in entries if entry.breaks)
         note = f" but {refused}, which breaks laws" if refused else ""
@@ -86,19 +90,13 @@ def _tabulate_fallbacks(entries: list[Entry]) -> str:
     table = printing.tabulate(("policy", *pieces), rows, words=1 + len(pieces), wide=True)
     lines = [
         "",
-        "What a policy does without a piece of knowledge about a job (-: it does not use the piece):",
+        "Policies without a piece of knowledge about a job (-: the policy does not use the piece):",
         table,
         *(f"  {piece.name.lower()}: {piece.value}" for piece in Knowledge),
         "",
         *(f"  {letter}: {does}" for does, letter in letters.items()),
     ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _list_cells(entry: Entry) -> tuple[str, ...]:
-    options = ", ".join(f"{key}={_write(value)}" for key, value in entry.options.items())
-    breaks = f" (breaks on purpose: {', '.join(entry.breaks)})" if entry.breaks else ""
-    return (entry.name, entry.does + breaks, entry.paper, entry.needs, options)
 
 
 def _write(value: Any) -> str:

@@ -20,8 +20,14 @@ from dljob.core.placement.limits import NamespaceLimits
 from dljob.sim.clusters import fill_nodes
 from dljob.sim.engine.controlling.costs import DEFAULT_COSTS
 from dljob.sim.results.looks import FORMATS, LOOKS, USUAL
-from dljob.sim.scenarios import MARGINAL_UTILITY, MINI_EPOCHS, NONE, Scenario
-from dljob.sim.worlds import WORLDS
+from dljob.sim.scenarios import (
+    LAB_WORLDS,
+    MARGINAL_UTILITY,
+    MINI_EPOCHS,
+    NONE,
+    Scenario,
+    load_rules,
+)
 
 DEFAULT_GPUS = 64
 
@@ -45,7 +51,7 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     if gpus is not None and cluster is not None:
         raise click.UsageError("--gpus and --cluster exclude each other; give one of them")
     world = given.pop("world")
-    machines = fill_nodes(DEFAULT_GPUS) if world is None else WORLDS[world].machines
+    machines = fill_nodes(DEFAULT_GPUS) if world is None else load_rules(world).machines
     counted = given.pop("placement") == "counted"
     if given.get("no_checkpoint", 0.0) + given.get("broken_checkpoint", 0.0) > 1.0:
         raise click.UsageError(
@@ -55,6 +61,11 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     failures = given.pop("failures", None)
     if counted and failures is not None:
         raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
+    max_gpus, max_priority = given.pop("max_gpus", None), given.pop("max_priority", None)
+    try:
+        limits = NamespaceLimits(max_gpus=max_gpus or {}, max_priority=max_priority or {})
+    except ValueError as error:
+        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
     period = given.pop("period")
     return Scenario(
         trace=given.pop("trace"),
@@ -68,7 +79,7 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         no_checkpoint=given.pop("no_checkpoint", 0.0),
         broken_checkpoint=given.pop("broken_checkpoint", 0.0),
         trial_s=given.pop("trial", 0.0),
-        limits=_take_limits(given),
+        limits=limits,
         rigid=given.pop("rigid"),
         speeds=given.pop("speeds"),
         profiles=given.pop("profiles"),
@@ -81,14 +92,6 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         known=given.pop("known", "all"),
         predictor=given.pop("predictor", "own"),
     )
-
-
-def _take_limits(given: dict[str, Any]) -> NamespaceLimits:
-    gpus, priority = given.pop("max_gpus", None), given.pop("max_priority", None)
-    try:
-        return NamespaceLimits(max_gpus=gpus or {}, max_priority=priority or {})
-    except ValueError as error:
-        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
 
 
 CLUSTER: Options = (
@@ -106,7 +109,7 @@ CLUSTER: Options = (
     ),
     click.option(
         "--world",
-        type=click.Choice(list(WORLDS)),
+        type=click.Choice(LAB_WORLDS),
         help="Play by the rules of a published evaluation: its cluster, unless another is given, its "
         "speeds, costs, rounds and limits. See docs/simulator-inputs.md.",
     ),

@@ -5,17 +5,19 @@
 mean.
 """
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 from dljob.cli.inputs import arguments
 from dljob.cli.inputs.completing import complete_policies
-from dljob.cli.inputs.options import with_place
-from dljob.cli.output.messages import INTERRUPTED, say
-from dljob.cli.verbs.studies import figures
+from dljob.cli.output import printing
+from dljob.cli.output.forms import to_json
+from dljob.cli.output.messages import INTERRUPTED
 from dljob.cli.verbs.studies.playing import Options, conclude
 from dljob.cli.verbs.studies.scenarios import (
     CASE,
@@ -29,15 +31,13 @@ from dljob.cli.verbs.studies.scenarios import (
     take_scenario,
     takes,
 )
-from dljob.client.places import Place, opened
-from dljob.sim import policies
 from dljob.sim.premises import list_premises
+from dljob.sim.results.scoring import Score
 from dljob.sim.scenarios import Scenario, build_setting, charge_trials, read_workload
-from dljob.sim.simulating import Contestant
 
 
 @click.command("simulate")
-@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--policy",
     "policies",
@@ -76,14 +76,7 @@ from dljob.sim.simulating import Contestant
     help="Also write all that happens: as JSON lines, as a trace for Perfetto if the name ends with .pftrace,"
     " or as a page for a browser if it ends with .html. Of several policies each has a file with its name in it. See docs/record.md.",
 )
-@click.option(
-    "--live",
-    is_flag=True,
-    help="Play the jobs that a live system has now, from where they are, instead of a TRACE. The "
-    "options below say which; without them it is the one that `dljob get` asks.",
-)
-@with_place
-def command(*, place: Place, live: bool, **given: Any) -> int:
+def command(**given: Any) -> int:
     """
     Play TRACE under one or more policies and print their figures.
 
@@ -91,12 +84,6 @@ def command(*, place: Place, live: bool, **given: Any) -> int:
     `docs/simulator-inputs.md` lists; it may be gzipped), a YAML file of DLJobs with the annotation
     dljob.io/submit-at, or a folder of such files.
     """
-    if live:
-        return run_live(place, given)
-    if place != Place():
-        raise click.UsageError("options of a place are for --live alone; leave them out, or add it")
-    if given["trace"] is None:
-        raise click.UsageError("Missing argument 'TRACE'.")
     output = given.pop("output")
     scenario = take_scenario(given)
     return run(scenario, Options(source=scenario.trace, **given), output=output)
@@ -111,41 +98,99 @@ def run(scenario: Scenario, options: Options, *, output: str) -> int:
     if not played.outcomes:
         return INTERRUPTED
     scores = [outcome.score for outcome in played.outcomes]
-    text = figures.show(scores, output, premises=list_premises(workload, setting))
+    text = tabulate_scores(scores, output, premises=list_premises(workload, setting))
     click.echo(text, nl=False)
     return INTERRUPTED if played.is_cut else 0
 
 
-def run_live(place: Place, given: dict[str, Any]) -> int:
-    """Play what a live system has, and print what would become of each of its jobs."""
-    # Not at the top, because nothing else here needs what live systems are made of.
-    from dljob.cli.verbs.studies import foretelling, live  # noqa: PLC0415
+# --- the figures --------------------------------------------------------------------------
 
-    context = click.get_current_context()
-    typed = {n for n in given if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
-    live.check_usage(typed)
-    with opened(place) as backend:
-        known = live.read_known(backend, state=place.state, profiles=given["profiles"])
-        present = live.read(backend, known, seed=given["seed"])
-    if not present.workload.jobs:
-        say("There are no jobs that train or wait.")
-        return 0
-    chosen = (
-        given["policies"]
-        if "policies" in typed
-        else (Contestant(present.policy, policies.read(present.policy)),)
+
+class Unit(NamedTuple):
+    """The unit of the shown times."""
+
+    name: str
+    seconds: float
+
+
+UNITS = (Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
+
+
+class Figure(NamedTuple):
+    """A column: a field of a result, and how it is written."""
+
+    title: str
+    field: str
+    is_time: bool = False
+    factor: float = 1.0
+    digits: int = 1
+    unit: str = ""
+
+
+LOST_WORK = Figure("lost work", "lost_work_s", is_time=True)
+
+COLUMNS = (
+    Figure("avg JCT", "avg_jct_s", is_time=True),
+    Figure("p50", "p50_jct_s", is_time=True),
+    Figure("p95", "p95_jct_s", is_time=True),
+    Figure("p99", "p99_jct_s", is_time=True),
+    Figure("makespan", "makespan_s", is_time=True),
+    Figure("GPU use", "utilization", factor=100.0, unit="%"),
+    Figure("reshapes", "reshapes", digits=0),
+    Figure("lost to them", "reshape_share", factor=100.0, unit="%"),
+    LOST_WORK,
+    Figure("avg wait", "avg_wait_s", is_time=True),
+    Figure("queue", "avg_queue"),
+    Figure("blocking", "blocking_index", digits=2),
+    Figure("efficiency", "cluster_efficiency", factor=100.0, unit="%"),
+    Figure("slowdown", "mean_slowdown", digits=2),
+    Figure("worst rho", "worst_local_rho", digits=2),
+    Figure("unfair", "unfair_local_share", factor=100.0, unit="%"),
+    Figure("decisions", "decisions", digits=0),
+    Figure("ms each", "decision_ms_p50", digits=2),
+)
+"""The more important ones first: a narrow terminal leaves out the last ones."""
+
+
+def tabulate_scores(scores: Sequence[Score], form: str, *, premises: Sequence[str] = ()) -> str:
+    """
+    Show results in one of :data:`~dljob.cli.output.printing.FORMATS`.
+
+    The assumptions follow a table, and are the field ``assumed`` in JSON; CSV has no place for them.
+    """
+    rows = [asdict(score) for score in scores]
+    if form == "csv":
+        return printing.to_csv(rows)
+    if form == "json":
+        return to_json([{**row, **({"assumed": premises} if premises else {})} for row in rows])
+    # One unit for all times of a table, so that they can be compared at a glance.
+    least = min((row["avg_jct_s"] for row in rows if row["avg_jct_s"] > 0), default=0.0)
+    unit = next((unit for unit in UNITS if least >= 2 * unit.seconds), UNITS[-1])
+    flat = [printing.flatten(row) for row in rows]
+    # A column of nothing is left out: work that was lost.
+    shown = [
+        figure
+        for figure in COLUMNS
+        if figure is not LOST_WORK or any(row[figure.field] for row in flat)
+    ]
+    score = scores[0]
+    dropped = f", {score.dropped} dropped" if score.dropped else ""
+    jobs = f"{score.trace}: {score.jobs:,} job{'s' if score.jobs != 1 else ''}{dropped}"
+    table = printing.tabulate(
+        ["policy", *(figure.title for figure in shown)],
+        [[row["policy"], *(_write(row, figure, unit=unit) for figure in shown)] for row in flat],
+        title=f"{jobs}; {score.mechanism}, seed {score.seed}; times in {unit.name}",
+        hide=[[place] for place in range(len(shown), 1, -1)],
+        wide=form == printing.WIDE,
     )
-    options = Options(
-        source=live.NAME,
-        policies=chosen,
-        jobs_out=given["jobs_out"],
-        plot=given["plot"],
-        record=given["record"],
-        formats=given["formats"],
-        look=given["look"],
-    )
-    workload = live.mislead(present.workload, given)
-    played = conclude(options, workload, setting=live.adjust(present.setting, given, typed=typed))
-    if played.outcomes:
-        click.echo(foretelling.show(workload, played.outcomes, form=given["output"]), nl=False)
-    return INTERRUPTED if played.is_cut else 0
+    return table + printing.list_premises(premises)
+
+
+def _write(row: Mapping[str, Any], figure: Figure, *, unit: Unit) -> str:
+    value = row.get(figure.field)
+    if value is None or math.isnan(value):
+        return "–"
+    value *= 1.0 / unit.seconds if figure.is_time else figure.factor
+    # Decimals of thousands are useless.
+    digits = 0 if abs(value) >= 10_000 else figure.digits
+    return f"{value:,.{digits}f}{figure.unit}"

@@ -17,12 +17,11 @@ from dljob.client.backend import (
     Backend,
     BackendError,
     Json,
-    LogLine,
     LogQuery,
 )
 from dljob.client.jobviews import JobView, eta_of, in_ranges, progress_of, read_time
 from dljob.core.documents.launchers import processes_of
-from dljob.core.problems import listed
+from dljob_wire.problems import listed
 
 MOST_EVENTS = 30
 LAST_LINES = 10
@@ -75,12 +74,10 @@ def _try(look: Callable[[], list[T]]) -> list[T]:
 def _end_of_log(backend: Backend, job: JobView) -> list[str]:
     lines = list(backend.read_logs(job.name, LogQuery(lines=LAST_LINES)))
     several = len({line.node for line in lines}) > 1
-    return [_as_text(line, several=several) for line in lines]
-
-
-def _as_text(line: LogLine, *, several: bool) -> str:
-    text = line.text.decode(errors="replace").rstrip("\r\n")
-    return f"[{line.node}] {text}" if several else text
+    texts_by_line = [
+        (line.node, line.text.decode(errors="replace").rstrip("\r\n")) for line in lines
+    ]
+    return [f"[{node}] {text}" if several else text for node, text in texts_by_line]
 
 
 def show(told: Json, home: str = "") -> str:
@@ -142,7 +139,9 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
         yield _part(
             "Profile", "/".join(profile[each] for each in ("model", "dataset") if each in profile)
         )
-    yield _part("Framework", _framework(spec))
+    each = {"perGpu": "a process for each GPU", "perNode": "a process for each node"}
+    processes = each[processes_of(spec)]
+    yield _part("Framework", f"{spec.get('framework', 'none')}, {processes}")
     yield _part("Command", _command(spec))
     yield from _iter_environment(spec.get("environment", {}), job.status.get("environment"))
     if spec.get("checkpoint"):
@@ -206,11 +205,6 @@ def _wanted_training(training: Fields) -> str:
     if training.get("batchSize"):
         parts.append(f"batch size {training['batchSize']}")
     return ", ".join(parts)
-
-
-def _framework(spec: Fields) -> str:
-    each = {"perGpu": "a process for each GPU", "perNode": "a process for each node"}
-    return f"{spec.get('framework', 'none')}, {each[processes_of(spec)]}"
 
 
 def _command(spec: Fields) -> str:

@@ -21,7 +21,7 @@ from dljob.client.backend import (
 from dljob.client.jobviews import CANCELLING, PHASES, JobView, eta_of, progress_of
 from dljob.client.turns import show_turn
 from dljob.core.documents.jobnames import full_name
-from dljob.core.problems import listed
+from dljob_wire.problems import listed
 
 HEADER = (
     "NAME",
@@ -87,7 +87,7 @@ def command(
         raise click.UsageError("names and --selector exclude each other; give one of them")
     listed = backend.list_jobs(selector)
     found, missing = _choose(backend, listed.items, names=names)
-    found = [item for item in found if _is_in(item, phases)]
+    found = [item for item in found if not phases or JobView.of(item).phase in phases]
     for name in missing:
         complain(f"{name}: there is no such job; dljob get lists the jobs")
     if watch:
@@ -107,10 +107,6 @@ def _nothing(selector: str, phases: Sequence[str]) -> str:
         labelled = " with these labels" if selector else ""
         return f"No job{labelled} is {listed(phases, 'or')}."
     return "No job has these labels." if selector else "There are no jobs."
-
-
-def _is_in(item: Json, phases: Sequence[str]) -> bool:
-    return not phases or JobView.of(item).phase in phases
 
 
 def _choose(
@@ -134,15 +130,12 @@ def _show(items: list[Json], output: str | None, home: str, *, single: bool) -> 
     if output == "name":
         return "".join(f"{_resource(item, home)}\n" for item in items)
     if output in ("json", "yaml"):
-        document = items[0] if single and items else _listing(items)
+        listing = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJobList", "items": items}
+        document = items[0] if single and items else listing
         return to_json(document) if output == "json" else to_yaml(document)
     wide = output == "wide"
     rows = [row_of(JobView.of(item, home), wide=wide) for item in items]
     return texts.tabulate(_header(wide=wide), rows, hide=() if wide else HIDDEN_FIRST)
-
-
-def _listing(items: list[Json]) -> Json:
-    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJobList", "items": items}
 
 
 def _resource(item: Json, home: str) -> str:
@@ -163,7 +156,8 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
         eta_of(job, "-" if wide else ""),
         show_turn(job),
         str(job.reshapes),
-        duration_of(job),
+        # Since the job's first GPUs, up to its end.
+        texts.age(job.started_at, job.finished_at),
         texts.age(job.submitted_at),
     )
     if not wide:
@@ -177,11 +171,6 @@ def row_of(job: JobView, *, wide: bool = False) -> tuple[str, ...]:
         where,
         job.message or texts.NOTHING,
     )
-
-
-def duration_of(job: JobView) -> str:
-    """Write the time since a job's first GPUs, up to its end."""
-    return texts.age(job.started_at, job.finished_at)
 
 
 class _Watch:
@@ -214,7 +203,9 @@ class _Watch:
         there = {full_name(item, self._home) for item in news.items}
         unheard_of = [name for name in self._printed if news.complete and name not in there]
         for name in (*news.removed, *unheard_of):
-            self._tell_removed(name)
+            if self._printed.pop(name, None) is not None and self._output in (None, "wide"):
+                nothing = [texts.NOTHING] * (len(self._widths) - 2)
+                self._print(texts.align((name, "Removed", *nothing), self._widths).rstrip() + "\n")
 
     def _tell(self, item: Json) -> None:
         name = full_name(item, self._home)
@@ -241,12 +232,6 @@ class _Watch:
             case "name":
                 return f"{_resource(item, self._home)}\n"
         return texts.align(row, self._widths).rstrip() + "\n"
-
-    def _tell_removed(self, name: str) -> None:
-        news = self._printed.pop(name, None)
-        if news is not None and self._output in (None, "wide"):
-            nothing = [texts.NOTHING] * (len(self._widths) - 2)
-            self._print(texts.align((name, "Removed", *nothing), self._widths).rstrip() + "\n")
 
     def _print(self, text: str) -> None:
         click.echo(text, nl=False)

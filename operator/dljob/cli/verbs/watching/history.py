@@ -41,19 +41,18 @@ def command(backend: Backend, *, name: str, limit: int, output: str | None) -> N
     if not entries:
         say(f"{name} has no history yet.")
         return
-    rows = [_row(entry, wide=output == "wide") for entry in entries]
+    rows = []
+    for entry in entries:
+        cost = entry.get("costSeconds")
+        row = (
+            texts.instant(read_time(entry["at"])),
+            entry["kind"],
+            _where_to(entry, wide=output == "wide"),
+            f"{cost:.1f}s" if cost is not None else texts.NOTHING,
+            entry.get("message", "") or texts.NOTHING,
+        )
+        rows.append(row)
     click.echo(texts.tabulate(HEADER, rows), nl=False)
-
-
-def _row(entry: Json, *, wide: bool) -> tuple[str, ...]:
-    cost = entry.get("costSeconds")
-    return (
-        texts.instant(read_time(entry["at"])),
-        entry["kind"],
-        _where_to(entry, wide=wide),
-        f"{cost:.1f}s" if cost is not None else texts.NOTHING,
-        entry.get("message", "") or texts.NOTHING,
-    )
 
 
 def _where_to(entry: Json, *, wide: bool) -> str:

@@ -143,20 +143,17 @@ def _find_reach(lines: Iterable[LogLine], rank: int, wanted: int) -> int:
 
 
 def _choose(lines: Iterable[LogLine], rank: int) -> Iterator[LogLine]:
-    for line in _split_states(lines):
+    # A line may hold several states of progress bars, each of another rank.
+    states = (
+        line._replace(text=text) for line in lines for text in line.text.splitlines(keepends=True)
+    )
+    for line in states:
         signed = _SIGNED.match(line.text)
         if signed is not None and int(signed[1]) == rank:
             yield line._replace(text=line.text[signed.end() :])
         # A job with one process has no prefixes, and the process is rank 0.
         elif signed is None and rank == 0 and not line.text.startswith(_OF_THE_SIDECAR):
             yield line
-
-
-def _split_states(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Split lines that hold several states of progress bars, each of another rank."""
-    for line in lines:
-        for text in line.text.splitlines(keepends=True):
-            yield line._replace(text=text)
 
 
 class Printer:

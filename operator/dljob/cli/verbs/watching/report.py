@@ -1,4 +1,8 @@
-"""``dljob report``: where the time of all GPUs went, by namespace, user, job, model or type of GPU."""
+"""
+``dljob report``: where the time of all GPUs went, by namespace, user, job, model or type of GPU.
+
+``dljob record``: the events themselves, as JSON lines, a trace for Perfetto or a page for a browser (docs/record.md).
+"""
 
 import sys
 from pathlib import Path
@@ -9,11 +13,14 @@ from dljob.cli.inputs.options import SINCE, STORE, output_option, with_place
 from dljob.cli.output import printing
 from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
-from dljob.cli.verbs.watching.record import read_record
-from dljob.client.places import Place
-from dljob.core.problems import printable
-from dljob.core.recording.record import Record, RecordError, decode
+from dljob.cli.verbs.server.profiles import open_profiles
+from dljob.client.exporting import Format, render, write_file
+from dljob.client.places import Place, opened
+from dljob.control.recording.composing import compose
+from dljob.core.recording.record import Header, Record, RecordError, Source, decode
 from dljob.core.recording.report import By, Report, list_parts, make_document, make_report
+from dljob.sim.results import writing
+from dljob_wire.problems import printable
 
 UNNAMED = "(none)"
 NO_CAUSE = "no decision about the job yet"
@@ -53,7 +60,14 @@ def command(
     All parts add up to the time of the GPUs that there were. A job that starts, saves itself, moves or repeats
     iterations loses GPU time; GPUs that are idle while jobs wait count for the job that has waited longest.
     """
-    record = _read_file(path) if path is not None else read_record(place, since, store=store)
+    if path is None:
+        record = read_record(place, since, store=store)
+    else:
+        try:
+            with path.open(encoding="utf-8") as lines:
+                record = decode(lines, str(path))
+        except (RecordError, UnicodeDecodeError) as error:
+            raise click.ClickException(str(error)) from error
     for sentence in record.header.missing:
         say(f"The report is not complete: {sentence}.")
     report = make_report(record, By(by))
@@ -63,14 +77,6 @@ def command(
         sys.stdout.write(printing.to_csv(list_parts(report)))
     else:
         sys.stdout.write(_write_tables(report, wide=output == "wide"))
-
-
-def _read_file(path: Path) -> Record:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            return decode(lines, str(path))
-    except (RecordError, UnicodeDecodeError) as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _write_tables(report: Report, *, wide: bool) -> str:
@@ -99,7 +105,11 @@ def _write_tables(report: Report, *, wide: bool) -> str:
         *([("held by other jobs", report.held_by_others)] if report.held_by_others else []),
         ("all GPUs", report.total),
     ]
-    whole = [(name, _hours(seconds), _share(seconds, report.total)) for name, seconds in parts]
+    total = report.total
+    whole = [
+        (name, _hours(seconds), f"{seconds / total:.1%}" if total > 0 else "-")
+        for name, seconds in parts
+    ]
     return table + printing.tabulate(
         ("what", "GPU-hours", "share"), whole, title="GPU-hours of all GPUs", wide=wide
     )
@@ -109,5 +119,62 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:,.2f}"
 
 
-def _share(seconds: float, total: float) -> str:
-    return f"{seconds / total:.1%}" if total > 0 else "-"
+FORMATS = [each.value for each in Format]
+
+
+@click.command("record")
+@SINCE
+@click.option(
+    "-o",
+    "--output",
+    default=Format.JSONL.value,
+    metavar="FILE|FORMAT",
+    help="Write to FILE, which is a trace for Perfetto if its name ends with .pftrace, and a page for a browser"
+    " if it ends with .html; jsonl, perfetto and html write to the standard output.  [default: jsonl]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="The format, instead of the one that the name of FILE means.",
+)
+@STORE
+@with_place
+def record_command(
+    *, place: Place, since: float, output: str, form: str | None, store: str | None
+) -> None:
+    """
+    Write the record: decisions and their reasons, changes of GPUs by phase, progress.
+
+    ui.perfetto.dev shows a trace, with a track for each GPU; a browser shows a page, which loads nothing. On a cluster it is made from the jobs and
+    Events of its API server; with --store, from all that the operator has kept.
+    """
+    path = None if output in FORMATS else Path(output)
+    # Before the request, which may take long.
+    if path is not None:
+        writing.check_writable(path)
+    record = read_record(place, since, store=store)
+    for sentence in record.header.missing:
+        say(f"The record is not complete: {sentence}.")
+    if path is not None:
+        write_file(path, record, form=Format(form) if form else None)
+        say(f"Wrote what happened ({len(record.lines):,} lines) to {path}.")
+    else:
+        sys.stdout.buffer.write(render(record, Format(form or output)))
+
+
+def read_record(place: Place, since: float, *, store: str | None) -> Record:
+    """Read the record of a place, or of a store without its controller."""
+    if store is not None:
+        return read_store(store, since)
+    with opened(place) as backend:
+        return backend.read_record(since)
+
+
+def read_store(address: str, since: float) -> Record:
+    """Compose a record from a store without its controller."""
+    with open_profiles(address, None) as store:
+        kept = store.rows()
+        latest = max((row.at for row in kept), default=since)
+        header = Header(source=Source.MACHINE, since=since, until=latest, title=store.address)
+        return compose(kept, (), header=header)

@@ -17,14 +17,13 @@ from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from dljob.cli.inputs.options import output_option, with_wide_backend
-from dljob.cli.output.frames import Facts, Frame, Window
-from dljob.cli.output.gpu_map import Signs
+from dljob.cli.output.frames import Facts, Frame, Signs, Window
 from dljob.cli.output.streams import harmless_document, raw
 from dljob.client.backend import Away, Backend, BackendError
 from dljob.client.jobviews import JobView
 
 ENDLESS = 10_000
-"""The width without a terminal; a picture takes only what it needs."""
+"""The width without a terminal; a picture takes only the width that it needs."""
 
 PAGE = 10
 

@@ -25,14 +25,6 @@ from dljob.client.jobviews import (
 TIMED_OUT = 124
 
 
-def _read_goal(
-    ctx: click.Context,  # noqa: ARG001 - as click calls it
-    param: click.Parameter,  # noqa: ARG001 - as click calls it
-    text: str,
-) -> Goal:
-    return read_goal(text)
-
-
 def _complete_goal(
     ctx: click.Context,  # noqa: ARG001 - as click calls it
     param: click.Parameter,  # noqa: ARG001 - as click calls it
@@ -48,7 +40,7 @@ def _complete_goal(
     *("--for", "goal"),
     default=FINISHED,
     show_default=True,
-    callback=_read_goal,
+    callback=lambda _ctx, _param, text: read_goal(text),
     shell_complete=_complete_goal,
     metavar="WHAT",
     help="A phase, such as Running; condition=NAME, such as condition=Progressing=False; finished"

@@ -2,8 +2,6 @@
 ``dljob why``: one sentence for each job, with the numbers of this moment.
 """
 
-from typing import Any
-
 import click
 
 from dljob.cli.inputs.options import name_argument, output_option, with_backend
@@ -30,8 +28,12 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
     """
     answers = [backend.explain(name) for name in names]
     if output == "json":
-        told = [_without_document(answer) for answer in answers]
-        click.echo(to_json(told[0] if len(told) == 1 else told), nl=False)
+        for answer in answers:
+            # `get -o json` prints the whole document of the job.
+            queue = (answer.pop("job").get("status") or {}).get("queue")
+            if queue is not None:
+                answer["queue"] = queue
+        click.echo(to_json(answers[0] if len(answers) == 1 else answers), nl=False)
         return
     for answer in answers:
         prefix = f"{answer['name']} " if len(answers) > 1 else ""
@@ -39,11 +41,3 @@ def command(backend: Backend, *, names: tuple[str, ...], output: str | None) -> 
         turn = describe_turn(JobView.of(answer["job"], backend.home))
         for below in (*([turn] if turn else []), *answer["assumptions"]):
             click.echo(texts.flow(below, first=INSET, rest=INSET), nl=False)
-
-
-def _without_document(answer: dict[str, object]) -> dict[str, object]:
-    """Drop the job's document, which ``get -o json`` prints."""
-    job: Any = answer["job"]
-    queue = (job.get("status") or {}).get("queue")
-    told = {name: value for name, value in answer.items() if name != "job"}
-    return told if queue is None else {**told, "queue": queue}

@@ -1,8 +1,8 @@
 """
-Every GPU of a cluster and who has it, from its nodes and from what the statuses of jobs say.
+Every GPU of a cluster and its job, from the nodes and the statuses of jobs.
 
-The operator publishes what only it knows: UUIDs, and why GPUs are out of service. Only a SideCar itself
-knows what it holds at this instant. A user that may not see all nodes or all jobs sees less, and no
+The operator publishes the facts that only it knows: UUIDs, and why GPUs are out of service. Only a SideCar itself
+knows its GPUs at this instant. A user that may not see all nodes or all jobs sees less, and no
 guesses.
 
 Pure.
@@ -82,14 +82,14 @@ def list_gpus(
     holdings: Mapping[Ref, Holding],
     *,
     pool: Pool,
-    told: Mapping[str, Any] = MappingProxyType({}),
+    known: Mapping[str, Any] = MappingProxyType({}),
     sees_all_jobs: bool,
 ) -> list[Json]:
-    """List the GPUs of the pool by node; ``told`` has the facts that the operator publishes."""
+    """List the GPUs of the pool by node; ``known`` has the facts that the operator publishes."""
     free = ("free", "") if sees_all_jobs else (UNKNOWN, HIDDEN)
     return [
         _show_node(
-            node, holdings, pool=pool, free=free, told=told.get(node["metadata"]["name"], {})
+            node, holdings, pool=pool, free=free, known=known.get(node["metadata"]["name"], {})
         )
         for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
         if is_in_pool(node, pool)
@@ -102,21 +102,23 @@ def _show_node(
     *,
     pool: Pool,
     free: tuple[str, str],
-    told: Mapping[str, Any],
+    known: Mapping[str, Any],
 ) -> Json:
     node = describe_node(document, pool)
-    away = _why_away(document)
+    away = "" if is_ready(document) else NOT_READY
+    if is_gone(document):
+        away = "its node is out of service"
     gpus = []
     for gpu in node.gpus:
         holding = holdings.get((node.name, gpu.index))
         cordoned = "" if node.schedulable else "its node is cordoned"
         number = str(gpu.index)
-        because = away or gpu.unavailable_because or told.get("out", {}).get(number) or cordoned
+        because = away or gpu.unavailable_because or known.get("out", {}).get(number) or cordoned
         state, reason = ("unavailable", because) if because else free
         if holding is not None:
             state, reason = holding.state, because
         shown = _show_gpu(gpu.index, state, holding=holding, reason=reason)
-        uuid = told.get("uuids", {}).get(number)
+        uuid = known.get("uuids", {}).get(number)
         gpus.append({**shown, "uuid": uuid} if uuid else shown)
     return {"name": node.name, "gpuType": node.gpu_type, "gpus": gpus}
 
@@ -124,12 +126,6 @@ def _show_node(
 def _show_gpu(index: int, state: str, *, holding: Holding | None, reason: str) -> Json:
     told = holding.document() if holding is not None else {}
     return {"index": index, "state": state, **told, **({"reason": reason} if reason else {})}
-
-
-def _why_away(document: Json) -> str:
-    if is_gone(document):
-        return "its node is out of service"
-    return "" if is_ready(document) else NOT_READY
 
 
 def list_held(holdings: Mapping[Ref, Holding]) -> list[Json]:

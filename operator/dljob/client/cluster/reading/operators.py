@@ -48,7 +48,6 @@ class Operator:
         return self._known
 
     def _visible(self) -> list[Json]:
-        """List the settings; none if they are not visible."""
         try:
             return self.settings()
         except BackendError:
@@ -116,7 +115,7 @@ def read_pool(settings: Sequence[Json]) -> "Pool":
 def read_profiles(learned: Mapping[str, Any]) -> "list[Profile]":
     """Read the published profiles; none if an operator of another version has written them."""
     from dljob.core.documents import profilefile  # noqa: PLC0415 - takes longer to load than to get
-    from dljob.core.problems import WrongDocument  # noqa: PLC0415 - as above
+    from dljob_wire.problems import WrongDocument  # noqa: PLC0415 - as above
 
     try:
         return list(profilefile.parse_all(learned["profiles"]))

@@ -28,7 +28,10 @@ _ENDS: Final = frozenset(phase.lower() for phase in FINAL)
 
 def list_events(found: Iterable[Json], job: str) -> list[Json]:
     """Convert Events of Kubernetes to the documents of the verbs, oldest first."""
-    ordered = sorted(found, key=lambda event: (_time_of(event), _version_of(event)))
+    ordered = sorted(
+        found,
+        key=lambda event: (_time_of(event), int(event["metadata"].get("resourceVersion") or 0)),
+    )
     return [
         {
             "number": number,
@@ -36,7 +39,8 @@ def list_events(found: Iterable[Json], job: str) -> list[Json]:
             "job": job,
             "type": event.get("type", "Normal"),
             "reason": event.get("reason", ""),
-            "message": _message_of(event),
+            "message": event.get("message", "")
+            + (f" ({times} times)" if (times := event.get("count") or 1) > 1 else ""),
         }
         for number, event in enumerate(ordered, 1)
     ]
@@ -53,20 +57,15 @@ def _time_of(event: Json) -> str:
     return str(at)
 
 
-def _version_of(event: Json) -> int:
-    return int(event["metadata"].get("resourceVersion") or 0)
-
-
-def _message_of(event: Json) -> str:
-    times = event.get("count") or 1
-    return f"{event.get('message', '')}{f' ({times} times)' if times > 1 else ''}"
-
-
 def list_history(status: Mapping[str, Any], events: Iterable[Json], *, job: str) -> list[Json]:
     """Merge decisions and events, oldest first."""
     decided = [_decision(entry, job) for entry in status.get("history", ())]
     begins = int(_seconds(decided[0])) if decided else float("inf")
-    happened = [_happening(event, job) for event in events]
+    happened = []
+    for event in events:
+        reason = event["reason"]
+        kind = _KINDS_BY_EVENT.get(reason, reason[:1].lower() + reason[1:])
+        happened.append({"at": event["at"], "job": job, "kind": kind, "message": event["message"]})
     # From there on the status has the decisions, with more detail.
     happened = [
         each for each in happened if each["kind"] not in _KINDS or _seconds(each) < begins - 1
@@ -91,9 +90,3 @@ def _decision(entry: Mapping[str, Any], job: str) -> Json:
     if "costSeconds" in entry:
         document["costSeconds"] = entry["costSeconds"]
     return document
-
-
-def _happening(event: Json, job: str) -> Json:
-    reason = event["reason"]
-    kind = _KINDS_BY_EVENT.get(reason, reason[:1].lower() + reason[1:])
-    return {"at": event["at"], "job": job, "kind": kind, "message": event["message"]}

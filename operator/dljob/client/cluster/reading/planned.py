@@ -1,28 +1,33 @@
 """
-The operator's decision about jobs that are not submitted yet, from what the API server shows: ``submit --dry-run``.
+The operator's answers about the future, from the objects of the API server: ``submit --dry-run`` and ``what-if``.
 
-The documents become a scene and a snapshot by the operator's own code, and :mod:`dljob.control.reporting.plans` makes the plan.
-The operator publishes its profiles and the state of its policy. Its answers from SideCars are not visible.
-
-:class:`Planner` is pure.
+The operator has no socket for users. So the documents become a scene and a snapshot by the operator's own code here, and
+:mod:`dljob.control.deciding.futures` answers, as it does in ``dljob up``. The operator publishes its profiles and the state of
+its policy. Its answers from SideCars are not visible.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from dljob.client.backend import BackendError, Created, Json, Plan
+from dljob.client.backend import BackendError, Created, Json, Plan, never
 from dljob.client.cluster.reading.operators import Operator, read_pool, read_profiles
 from dljob.client.cluster.reading.wording import describe_waiting
-from dljob.control.deciding.futures import joined
+from dljob.control.deciding.futures import (
+    PolicyError,
+    joined,
+    plan_documents,
+    pose,
+    read_question,
+    show_futures,
+)
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.gpus.marking import marked
-from dljob.control.reporting.plans import PolicyError, plan_documents
 from dljob.control.scheduling import Options
 from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import ConditionType
-from dljob.core.contract import Policy
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.model import GpuRef, Job, JobId, Node, Phase, Snapshot
@@ -44,7 +49,10 @@ SET_ASIDE: Final = (
 """With these conditions a job gets no new decision."""
 
 UNKNOWN: Final = "it is not known when the jobs start, on which GPUs, and which other jobs change"
-LATER: Final = "only the operator of the cluster decides, after the job is submitted; then dljob why NAME shows the decision"
+LATER: Final = (
+    "plans and futures need the right to list all jobs and all nodes, which you lack; only the operator of the cluster"
+    " decides, and dljob why NAME shows the decision about a job"
+)
 LIMITS: Final = (
     "the plan does not know whether nodes have the CPUs and the memory that pods request"
 )
@@ -68,104 +76,104 @@ def accept(job: Json, home: str) -> Json:
     }
 
 
-def plan(
-    newcomers: Sequence[Json],
-    jobs: Sequence[Json],
-    *,
-    nodes: Sequence[Json] | None,
-    granted: Mapping[str, int],
-    operator: Operator,
-    now: float,
-) -> list[Json]:
-    """
-    Show the effects of ``newcomers``, as the dry run of the API server returns them.
-
-    ``jobs`` and ``nodes`` are all there are; ``nodes`` is ``None`` if the user may not see all of both. Raises
-    :class:`CannotPlan`.
-    """
-    if nodes is None:
-        raise CannotPlan(LATER)
-    try:
-        settings = operator.settings()
-    except BackendError as error:
-        raise CannotPlan(f"{error}; {UNKNOWN}") from error
-    told, learned = operator.known_gpus(), operator.learned()
-    planner = Planner(settings, told=told, learned=learned, granted=granted, now=now)
-    return planner.plan(newcomers, jobs, nodes=nodes)
-
-
 def show(
-    created: Created,
-    jobs: Sequence[Json],
-    *,
-    plan: Callable[[], list[Json]],
-    learned: Json,
-    now: float,
-    home: str = "",
+    created: Created, jobs: Sequence[Json], *, open_planner: "Callable[[], Planner]", home: str
 ) -> Plan:
     """
-    Show a plan, or the reason why there is none; in ``home`` jobs have names without a namespace.
+    Plan for jobs that the API server would take, or show the reason why there is no plan.
 
-    ``learned`` is the published knowledge of the operator, if the plan had it.
+    ``jobs`` are all that are visible. In ``home`` jobs have names without a namespace.
     """
     try:
-        effects = plan()
+        planner = open_planner()
+        effects = planner.plan(created.items)
     except CannotPlan as error:
         accepted = [accept(item, home) for item in created.items]
-        notices = [*created.notices, str(error), describe_waiting(jobs, now)]
-        return Plan(accepted, notices, tells_others=False)
-    near = f"{home}/"
-    shown = [{**each, "job": each["job"].removeprefix(near)} for each in effects]
-    limits = (LIMITS,) if learned else (LIMITS, UNLEARNED)
-    return Plan(shown, [*created.notices, *limits])
+        waiting = describe_waiting(jobs, time.time())
+        return Plan(accepted, [*created.notices, str(error), waiting], tells_others=False)
+    shown = [{**each, "job": each["job"].removeprefix(f"{home}/")} for each in effects]
+    return Plan(shown, [*created.notices, *planner.limits])
 
 
 class Planner:
-    """What decides about jobs at one moment."""
+    """The operator's knowledge at one moment, as far as the API server shows it."""
 
     def __init__(
         self,
-        settings: Sequence[Json],
+        operator: Operator,
+        jobs: Sequence[Json],
         *,
-        told: Mapping[str, Any],
-        learned: Mapping[str, Any],
+        nodes: Sequence[Json] | None,
         granted: Mapping[str, int],
         now: float,
+        supposes: bool = False,
     ) -> None:
         """
-        The operator publishes the facts about GPUs in ``told``, and in ``learned`` its profiles and the policy's state.
+        ``supposes``: settings that cannot be read are the default ones.
 
-        ``granted`` has the highest priorities that annotations of namespaces grant.
+        ``jobs`` and ``nodes`` are all there are; ``nodes`` is ``None`` if the user may not see all of both.
+
+        ``granted`` has the highest priorities that annotations of namespaces grant. Raises :class:`CannotPlan`.
         """
+        if nodes is None:
+            raise CannotPlan(LATER)
+        settings: Sequence[Json] = ()
+        lacks: tuple[str, ...] = ()
+        try:
+            settings = operator.settings()
+        except BackendError as error:
+            if not supposes:
+                raise CannotPlan(f"{error}; {UNKNOWN}") from error
+            lacks = (f"the operator's settings cannot be read ({error}); the defaults are taken",)
         loaded = _read_settings(settings)
-        self._options = Options.of(loaded, _read_policy(loaded.policy))
+        try:
+            policy = read_live_policy(loaded.policy)
+        except ValueError as error:
+            raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
+        self._options = Options.of(loaded, policy)
         self._watched = frozenset(
             name for each in settings if each["name"] == "watched" for name in each["value"]
         )
-        self._pool, self._told, self._now = read_pool(settings), told, now
-        self._learned = learned
+        self._pool, self._told, self._now = read_pool(settings), operator.known_gpus(), now
+        self._learned = operator.learned()
+        self.limits = (LIMITS, *lacks) if self._learned else (LIMITS, UNLEARNED, *lacks)
+        """The facts that the answers lack."""
         self._limits = self._options.limits.granting(granted)
-        self._profiles = {profile.type: profile for profile in read_profiles(learned)}
-
-    def plan(
-        self, newcomers: Sequence[Json], jobs: Sequence[Json], *, nodes: Sequence[Json]
-    ) -> list[Json]:
-        scene = Scene(
-            now=self._now,
+        self._profiles = {profile.type: profile for profile in read_profiles(self._learned)}
+        self._scene = Scene(
+            now=now,
             epoch=0,
             entries=self._read_entries(jobs),
             job_pods={},
             nodes={node.name: node for node in self._iter_nodes(nodes)},
             mechanism=self._options.mechanism,
         )
-        after = joined(scene, [self._read_newcomer(each) for each in newcomers])
+
+    def plan(self, newcomers: Sequence[Json]) -> list[Json]:
+        """Show the effects of ``newcomers``, as the dry run of the API server returns them."""
+        after = joined(self._scene, [self._read_newcomer(each) for each in newcomers])
         try:
             return plan_documents(
-                self._take_snapshot(scene),
+                self._take_snapshot(self._scene),
                 self._take_snapshot(after),
                 policy=self._options.policy,
                 may_see=lambda _: True,
             )
+        except PolicyError as error:
+            raise CannotPlan(str(error)) from error
+
+    def what_if(
+        self, question: Json, *, seconds: float, is_gone: Callable[[], bool] = never
+    ) -> Json:
+        """Answer a question; raises :class:`WrongDocument` if it is wrong."""
+        posed = pose(
+            read_question(question),
+            self._scene,
+            snapshot=self._take_snapshot,
+            policy=self._options.policy,
+        )
+        try:
+            return show_futures(posed, seconds=seconds, limits=self.limits, is_gone=is_gone)
         except PolicyError as error:
             raise CannotPlan(str(error)) from error
 
@@ -191,8 +199,14 @@ class Planner:
         ours = filter(self._is_ours, documents)
         # The operator orders jobs by the second of their creation.
         ordered = sorted(ours, key=lambda each: str(each["metadata"]["creationTimestamp"]))
-        entries = (reader.read(each, problem=_why_set_aside(each)) for each in ordered)
-        return {entry.job.id: entry for entry in entries}
+        entries = {}
+        for each in ordered:
+            conditions = (each.get("status") or {}).get("conditions", ())
+            aside = [c for c in conditions if (c["type"], c["status"]) in SET_ASIDE]
+            problem = str(aside[0].get("message") or aside[0]["type"]) if aside else ""
+            entry = reader.read(each, problem=problem)
+            entries[entry.job.id] = entry
+        return entries
 
     def _iter_nodes(self, documents: Iterable[Json]) -> Iterator[Node]:
         for document in documents:
@@ -203,6 +217,7 @@ class Planner:
 
     def _take_snapshot(self, scene: Scene) -> Snapshot:
         entries = scene.entries.values()
+        is_its = self._learned.get("policy") == self._options.policy.name
         return take_snapshot(
             scene,
             profiles=_read_profiles(entries) | self._profiles,
@@ -210,13 +225,9 @@ class Planner:
             forecasts=_read_forecasts(entries),
             seed=self._options.seed,
             limits=self._limits,
-            policy_state=self._read_policy_state(),
+            # Other options of the same policy read it too.
+            policy_state=self._learned.get("state") if is_its else None,
         )
-
-    def _read_policy_state(self) -> object:
-        """Return the state of the policy; other options of the same policy read it too."""
-        is_its = self._learned.get("policy") == self._options.policy.name
-        return self._learned.get("state") if is_its else None
 
 
 def _read_settings(documents: Sequence[Json]) -> Settings:
@@ -230,21 +241,6 @@ def _read_settings(documents: Sequence[Json]) -> Settings:
         return load_tree(Settings(), options=needed).settings
     except SettingsError as error:
         raise CannotPlan(f"the settings of the operator cannot be read here: {error}") from error
-
-
-def _read_policy(name: str) -> Policy:
-    try:
-        return read_live_policy(name)
-    except ValueError as error:
-        raise CannotPlan(f"the policy of the operator cannot be read here: {error}") from error
-
-
-def _why_set_aside(document: Json) -> str:
-    """Return the reason why the operator decides nothing about a job."""
-    for condition in (document.get("status") or {}).get("conditions", ()):
-        if (condition["type"], condition["status"]) in SET_ASIDE:
-            return str(condition.get("message") or condition["type"])
-    return ""
 
 
 def _read_profiles(entries: Iterable[Entry]) -> dict[JobType, Profile]:

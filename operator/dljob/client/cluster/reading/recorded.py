@@ -1,5 +1,5 @@
 """
-The record of a cluster, from what its API server tells: DLJobs with their status, Events, nodes.
+The record of a cluster, from the objects of its API server: DLJobs with their status, Events, nodes.
 
 The status of a job has its latest decisions, so that the GPUs of a job are known from its first decision
 on as long as there were no more. The operator's store has the rest: phases of changes, GPUs that were out
@@ -75,7 +75,6 @@ def events_by_job(jobs: Iterable[Json], found: Iterable[Json]) -> Mapping[str, l
 
 
 def _is_cut(job: Json) -> bool:
-    """Return true if the status has lost a job's first decisions."""
     history = job.get("status", {}).get("history", ())
     decided = [entry for entry in history if entry["kind"] != "wait" and entry["kind"] in STEPS]
     return bool(decided) and decided[0].get("generation", 1) > 1

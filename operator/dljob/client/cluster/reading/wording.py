@@ -1,5 +1,5 @@
 """
-One sentence for a job on a cluster, from what its status says: ``dljob why`` there.
+One sentence for a job on a cluster, from its status: ``dljob why`` there.
 
 The status holds the operator's sentence from the time of its decision. This module brings it up to date, as
 far as that can be seen from outside: how far the job is, what it waits for, that no operator runs.
@@ -33,10 +33,14 @@ def sentence(job: Json, now: float) -> str:
         mirrored = f". Its status says: {status['message']}" if status.get("message") else ""
         return f"is managed by {manager}, so DLJob leaves it alone{mirrored}"
     if metadata.get("deletionTimestamp"):
-        return f"is cancelled{_lingering(status)}"
+        # Processes of the job are still ending there.
+        nodes = " and ".join(dict.fromkeys(pod["node"] for pod in status.get("pods", ())))
+        return f"is cancelled; on {nodes} its pod is ending" if nodes else "is cancelled"
     if not status.get("phase"):
         return _unseen(metadata, now)
-    return _told(status, now) + _outdated(status, metadata)
+    is_newer = metadata.get("generation", 0) > status.get("observedGeneration", 0)
+    outdated = "; the latest change of its spec is not read yet" if is_newer else ""
+    return _told(status, now) + outdated
 
 
 def assumptions(job: Json) -> list[str]:
@@ -118,12 +122,6 @@ def _condition(status: Json, kind: str) -> Json:
     return next((each for each in conditions if each["type"] == kind), {})
 
 
-def _lingering(status: Json) -> str:
-    """Name the nodes on which processes of the job are still ending."""
-    nodes = dict.fromkeys(pod["node"] for pod in status.get("pods", ()))
-    return f"; on {' and '.join(nodes)} its pod is ending" if nodes else ""
-
-
 def _unseen(metadata: Json, now: float) -> str:
     age = now - (read_time(metadata.get("creationTimestamp")) or now)
     if age < PATIENCE_S:
@@ -132,8 +130,3 @@ def _unseen(metadata: Json, now: float) -> str:
         f"was submitted {duration(age)} ago, and no operator has read it; check that one runs"
         f" (kubectl get pods -n {HOME}) and whether it watches this namespace"
     )
-
-
-def _outdated(status: Json, metadata: Json) -> str:
-    is_newer = metadata.get("generation", 0) > status.get("observedGeneration", 0)
-    return "; the latest change of its spec is not read yet" if is_newer else ""

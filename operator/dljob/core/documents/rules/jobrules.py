@@ -8,13 +8,13 @@ cannot look into a regular expression, so the operator checks these again when i
 A predicate may rely on the types of the fields that its rule reads, not on their presence.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from dljob.core.documents.expressions import find_groups
-from dljob.core.documents.language.records import Rule
-from dljob.core.problems import listed
+from dljob.core.forms import find_groups
+from dljob.core.model import BatchRange, Training
+from dljob_wire.kinds import Rule
+from dljob_wire.problems import listed
 
 Fields = Mapping[str, Any]
 
@@ -37,29 +37,24 @@ def options_of(gpus: Fields) -> tuple[int, ...]:
     return ()
 
 
-def _count_given(record: Fields, names: Sequence[str]) -> int:
-    return sum(bool(record.get(name)) for name in names)
-
-
 def _only_known_metrics(spec: Fields) -> bool:
-    log = spec.get("progress", {}).get("log")
-    target = spec.get("training", {}).get("target")
-    return not log or not target or target["metric"] in find_groups(log)
+    log = spec["progress"].log if "progress" in spec else ""
+    target = spec["training"].target
+    return not log or not target or target.metric in find_groups(log)
 
 
 def _epochs_can_be_counted(spec: Fields) -> bool:
-    groups = find_groups(spec.get("progress", {}).get("log", ""))
+    groups = find_groups(spec["progress"].log) if "progress" in spec else ()
     return (
         "epoch" not in groups
         or "iteration" in groups
-        or "iterationsPerEpoch" in spec.get("training", {})
+        or spec["training"].iterations_per_epoch is not None
     )
 
 
 def _fits_batch(spec: Fields) -> bool:
-    batch = spec.get("batch", {})
-    size = spec.get("training", {}).get("batchSize", 1)
-    return not batch.get("elastic") or batch.get("max", size) >= size
+    batch: BatchRange = spec.get("batch", BatchRange())
+    return not batch.elastic or not batch.maximum or batch.maximum >= spec["training"].batch_size
 
 
 # --- numbers of GPUs ----------------------------------------------------------------------
@@ -158,8 +153,8 @@ GPU_RULES: Final = (
 _LIMITED: Final = "has(self.iterations) || has(self.epochs) || has(self.target)"
 
 
-def _is_limited(training: Fields) -> bool:
-    return bool(_count_given(training, ("iterations", "epochs", "target")))
+def _is_limited(training: Training) -> bool:
+    return bool(training.iterations or training.epochs or training.target)
 
 
 TRAINING_RULES: Final = (
@@ -168,7 +163,7 @@ TRAINING_RULES: Final = (
         reads=("iterations", "epochs", "target", "untilExit"),
         message="does not say how long the job trains",
         remedy="give epochs with iterationsPerEpoch, or iterations, or a target",
-        holds=lambda training: _is_limited(training) or bool(training.get("untilExit")),
+        holds=lambda training: _is_limited(training) or training.until_exit,
         cel=f"{_LIMITED} || has(self.untilExit) && self.untilExit",
     ),
     Rule(
@@ -177,7 +172,7 @@ TRAINING_RULES: Final = (
         at="untilExit",
         message="says that the length is not known, and something else gives one",
         remedy="leave untilExit out",
-        holds=lambda training: not (_is_limited(training) and training.get("untilExit")),
+        holds=lambda training: not (_is_limited(training) and training.until_exit),
         cel=f"!(has(self.untilExit) && self.untilExit && ({_LIMITED}))",
     ),
     Rule(
@@ -186,7 +181,7 @@ TRAINING_RULES: Final = (
         at="iterations",
         message="says how long the job trains, and so does epochs",
         remedy="keep one of them",
-        holds=lambda training: "iterations" not in training or "epochs" not in training,
+        holds=lambda training: not training.iterations or not training.epochs,
         cel="!has(self.iterations) || !has(self.epochs)",
     ),
     Rule(
@@ -195,7 +190,7 @@ TRAINING_RULES: Final = (
         at="epochs",
         message="is a number of epochs of unknown length",
         remedy="give iterationsPerEpoch too",
-        holds=lambda training: "epochs" not in training or "iterationsPerEpoch" in training,
+        holds=lambda training: not training.epochs or bool(training.iterations_per_epoch),
         cel="!has(self.epochs) || has(self.iterationsPerEpoch)",
     ),
 )
@@ -209,7 +204,7 @@ PROGRESS_RULES: Final = (
         reads=PROGRESS_SOURCES,
         message=f"must name exactly one source of {listed(PROGRESS_SOURCES, 'and')}",
         remedy="give the one that your training writes to",
-        holds=lambda progress: _count_given(progress, PROGRESS_SOURCES) == 1,
+        holds=lambda progress: sum(map(bool, (progress.log, progress.file, progress.http))) == 1,
         cel=(
             "(has(self.log) ? 1 : 0) + (has(self.file) ? 1 : 0)"
             " + (has(self.http) && self.http ? 1 : 0) == 1"
@@ -222,8 +217,8 @@ PROGRESS_RULES: Final = (
         message="has no named group that shows the progress",
         remedy="name one (?P<iteration>...), (?P<epoch>...), or (?P<sample>...) with samplesPerIteration",
         holds=lambda progress: (
-            "log" not in progress
-            or not find_groups(progress["log"]).isdisjoint({"iteration", "epoch", *AMOUNTS})
+            not progress.log
+            or not find_groups(progress.log).isdisjoint({"iteration", "epoch", *AMOUNTS})
         ),
         cel=(
             "!has(self.log) || self.log.contains('(?P<iteration>')"
@@ -238,10 +233,10 @@ PROGRESS_RULES: Final = (
         message="reports samples or tokens alone, and no samplesPerIteration says how many make an iteration",
         remedy="give samplesPerIteration, such as the batch size over all GPUs that iterations counts in",
         holds=lambda progress: (
-            "log" not in progress
-            or "samplesPerIteration" in progress
-            or find_groups(progress["log"]).isdisjoint(AMOUNTS)
-            or not find_groups(progress["log"]).isdisjoint({"iteration", "epoch"})
+            not progress.log
+            or progress.samples_per_iteration is not None
+            or find_groups(progress.log).isdisjoint(AMOUNTS)
+            or not find_groups(progress.log).isdisjoint({"iteration", "epoch"})
         ),
         cel=(
             "!has(self.log) || has(self.samplesPerIteration)"
@@ -256,7 +251,7 @@ PROGRESS_RULES: Final = (
         message="is less than stallSeconds, after which a job is reported as stalled",
         remedy="give at least stallSeconds (600 if left out), or a smaller stallSeconds",
         holds=lambda progress: (
-            progress.get("restartSeconds", math.inf) >= progress.get("stallSeconds", 0)
+            progress.restart_seconds is None or progress.restart_seconds >= progress.stall_seconds
         ),
         cel="!has(self.restartSeconds) || self.restartSeconds >= self.stallSeconds",
     ),
@@ -281,7 +276,7 @@ BATCH_RULES: Final = (
         at="elastic",
         message="lets the batch grow without a limit",
         remedy="give max, the largest global batch that still converges",
-        holds=lambda batch: not batch.get("elastic") or "max" in batch,
+        holds=lambda batch: not batch.elastic or bool(batch.maximum),
         cel="!self.elastic || has(self.max)",
     ),
     Rule(
@@ -290,7 +285,7 @@ BATCH_RULES: Final = (
         at="max",
         message="limits a batch that may not change",
         remedy="write elastic: true, or leave max out",
-        holds=lambda batch: "max" not in batch or batch["elastic"],
+        holds=lambda batch: not batch.maximum or batch.elastic,
         cel="!has(self.max) || self.elastic",
     ),
 )
@@ -339,7 +334,7 @@ SPEC_RULES: Final = (
         message="is elastic, and nothing says which size it begins with",
         remedy="give training.batchSize",
         holds=lambda spec: (
-            not spec.get("batch", {}).get("elastic") or "batchSize" in spec.get("training", {})
+            not spec.get("batch", BatchRange()).elastic or bool(spec["training"].batch_size)
         ),
         cel="!has(self.batch) || !self.batch.elastic || has(self.training.batchSize)",
     ),

@@ -7,8 +7,8 @@ Rules against pods of a DLJob in which the SideCar could not do its work.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dljob.core.documents.language.records import Rule
-from dljob.core.problems import listed
+from dljob_wire.kinds import Rule
+from dljob_wire.problems import listed
 
 Fields = Mapping[str, Any]
 
@@ -99,7 +99,7 @@ AUXILIARY_RULES: Final = (
         at="name",
         message="is the name of the container that trains, in template",
         remedy="give the role another name, such as ps",
-        holds=lambda auxiliary: auxiliary["name"] != TRAINER,
+        holds=lambda auxiliary: auxiliary.name != TRAINER,
         cel=f"self.name != '{TRAINER}'",
     ),
 )

@@ -1,5 +1,5 @@
 """
-Requests that submit, change, cancel and plan jobs.
+Requests that submit, change and cancel jobs, and that ask about the future.
 
 They change the list of jobs and wake the controller, all on its event loop, so that no other task writes meanwhile.
 """
@@ -7,6 +7,7 @@ They change the list of jobs and wake the controller, all on its event loop, so 
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,8 +15,6 @@ from typing import Final
 from aiohttp import web
 
 from dljob.control.deciding import futures
-from dljob.control.reporting import plans
-from dljob.control.situation.ports import Entry
 from dljob.control.situation.status_documents import Json
 from dljob.core.documents import jobfile
 from dljob.core.model import Job, Phase
@@ -31,13 +30,15 @@ from dljob.local.folders import Folders
 from dljob.local.jobs.registry import Registry
 from dljob.local.pods import trainers
 from dljob.local.server_parts import LatestScene, ServerParts
+from dljob_wire.problems import WrongDocument
 
 log = logging.getLogger(__name__)
 
 CLIENT_IS_GONE: Final = 499
 """No client gets this status; it is that of other servers, in logs."""
 PLANS_AT_ONCE: Final = 2
-"""The most plans that are made at the same time, because each takes a share of the processor from the controller."""
+"""The most plans and futures that are made at the same time, because each takes a share of the processor from the controller."""
+WITHHELD: Final = "futures are played with all jobs, and of jobs of other users you see only the GPUs; root gets futures from sudo"
 
 
 class JobsChanging:
@@ -63,6 +64,7 @@ class JobsChanging:
             web.put("/v1/jobs/{name}", self.change),
             web.delete("/v1/jobs/{name}", self.cancel),
             web.post("/v1/plan", self.plan),
+            web.post("/v1/what-if", self.show_futures),
         ]
 
     async def create(self, request: web.Request) -> web.Response:
@@ -129,7 +131,9 @@ class JobsChanging:
         # Without an await, during which the loop could forget the job.
         entry = find_entry(self._registry, request)
         folders = self._parts.folders
-        saved_nothing = _saved_nothing(folders, entry)
+        folder = folders.checkpoints(entry.job.id)
+        is_own = entry.status.is_final and trainers.has_own_folder(entry.job)
+        saved_nothing = is_own and folder.is_dir() and _is_empty(folder)
         is_done = entry.status.phase is Phase.COMPLETED and not saved_nothing
         keeps = is_asked(request, "keepCheckpoints") or (
             is_done and not is_asked(request, "removeCheckpoints")
@@ -144,14 +148,32 @@ class JobsChanging:
         return web.json_response(document, status=202)
 
     async def plan(self, request: web.Request) -> web.Response:
-        """Report the decisions that would follow if these jobs were submitted now; one plan of a user at a time."""
+        """Report the decisions that would follow if these jobs were submitted now."""
+        return await self._in_turn(request, self._plan)
+
+    async def show_futures(self, request: web.Request) -> web.Response:
+        """Play the future of all jobs twice: as it is, and with the difference that the request names."""
+        return await self._in_turn(request, self._show_futures)
+
+    async def _in_turn(
+        self, request: web.Request, answer: Callable[[web.Request], Awaitable[Json]]
+    ) -> web.Response:
+        """Answer one question about the future of a user at a time."""
         async with self._planning[request[CALLER].uid]:
             if is_gone(request):
                 # The client has left while an earlier plan was made.
                 return web.Response(status=CLIENT_IS_GONE)
-            return await self._plan(request)
+            try:
+                return web.json_response(await answer(request))
+            except AllBusyError as error:
+                raise RefusedError(
+                    503, "plans of other users are being made; ask again in some seconds"
+                ) from error
+            except futures.PolicyError as error:
+                log.warning("%s", error, exc_info=error.__cause__)
+                raise RefusedError(409, str(error)) from error
 
-    async def _plan(self, request: web.Request) -> web.Response:
+    async def _plan(self, request: web.Request) -> Json:
         taken_in = await self._intake.check(request, tries=False)
         scene, before, _ = await wait_for_scene(self._latest)
         after = self._parts.snapshot(futures.joined(scene, [each.job for each in taken_in.items]))
@@ -160,34 +182,31 @@ class JobsChanging:
         seen = frozenset(job for job in scene.entries if may_see(job))
         # In a thread, because this takes long with thousands of jobs.
         make = partial(
-            plans.plan_documents,
+            futures.plan_documents,
             before,
             after,
             policy=self._parts.policy,
             may_see=seen.__contains__,
         )
+        items = await self._planners.run(make)
+        return {"items": items, "notices": await self._intake.notices(taken_in)}
+
+    async def _show_futures(self, request: web.Request) -> Json:
+        if not self._access.sees_all(request[CALLER]):
+            raise RefusedError(403, WITHHELD)
         try:
-            items = await self._planners.run(make)
-        except AllBusyError as error:
-            raise RefusedError(
-                503, "plans of other users are being made; ask again in some seconds"
-            ) from error
-        except plans.PolicyError as error:
-            log.warning("%s", error, exc_info=error.__cause__)
-            raise RefusedError(409, str(error)) from error
-        notices = await self._intake.notices(taken_in)
-        return web.json_response({"items": items, "notices": notices})
-
-
-def _saved_nothing(folders: Folders, entry: Entry) -> bool:
-    """Return whether a job is over and has left its own folder of checkpoints empty."""
-    folder = folders.checkpoints(entry.job.id)
-    is_own = entry.status.is_final and trainers.has_own_folder(entry.job)
-    return is_own and folder.is_dir() and _is_empty(folder)
+            question = futures.read_question(await read_body(request))
+            scene, _, _ = await wait_for_scene(self._latest)
+            posed = futures.pose(
+                question, scene, snapshot=self._parts.snapshot, policy=self._parts.policy
+            )
+        except WrongDocument as error:
+            raise RefusedError.because_of(list(map(Complaint, error.problems)), 400) from error
+        play = partial(futures.show_futures, posed, is_gone=lambda: is_gone(request))
+        return await self._planners.run(play)
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether a folder is known to be empty."""
     try:
         return not any(folder.iterdir())
     except OSError:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from dljob.control.deciding.futures import foresee_in_time
-from dljob.control.reporting.plans import turn_document
+from dljob.control.deciding.futures import foresee_in_time, turn_document
 from dljob.control.situation.status_documents import Json
 from dljob.core.contract import Policy
 from dljob.core.model import JobId, Snapshot

@@ -20,7 +20,6 @@ from dljob.control.situation.status_documents import Json
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobschema import KIND
 from dljob.core.model import Job, JobId
-from dljob.core.problems import MAX_PROBLEMS, Problem
 from dljob.local import environments
 from dljob.local.api import showing
 from dljob.local.api.access import Access
@@ -31,6 +30,7 @@ from dljob.local.environments import Origin, Submitter
 from dljob.local.files.file_threads import AllBusyError, FileThreads
 from dljob.local.pods import trainers
 from dljob.local.server_parts import ServerParts
+from dljob_wire.problems import MAX_PROBLEMS, Problem
 
 MOST_JOBS = 10_000
 """In one request."""
@@ -204,7 +204,6 @@ class Intake:
 
 
 def _list_documents(body: Json) -> list[Json]:
-    """Return one document, or the items of a list."""
     if body.get("kind") != f"{KIND}List":
         return [body]
     items = body.get("items")

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from aiohttp import web
 
@@ -150,21 +149,18 @@ class JobsReading:
         entry = find_entry(self._registry, request)
         # Without an await, because a rotation in between would renumber the parts.
         logs = self._parts.folders.training_logs(entry.job.id)
+        find = self._parts.log_times.find
         at = self._parts.log_times.clock() - read_number(request, "since", usual=EVER_S)
         items = [
             {
                 "node": node,
                 "path": str(path),
                 "parts": [*map(str, older_parts(path))],
-                **self._begin_of(path, at),
+                **({"begin": begin._asdict()} if (begin := find(path, at)) is not None else {}),
             }
             for node, path in logs.items()
         ]
         return web.json_response({"items": items, "ended": entry.status.is_final})
-
-    def _begin_of(self, path: Path, at: float) -> Json:
-        begin = self._parts.log_times.find(path, at)
-        return {} if begin is None else {"begin": begin._asdict()}
 
     async def show_surroundings(self, request: web.Request) -> web.Response:
         """Describe the surroundings of a job's processes on each node."""

@@ -1,1 +1,1 @@
-"""The simulated controller: when it may decide, how its plans are carried out, how GPUs change hands, and the cost."""
+"""The simulated controller: when it may decide, how GPUs change hands, and the cost."""

@@ -17,34 +17,12 @@ new nodes are ready.
 all their GPUs are free, because a device plugin grants devices at the start of a container.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from dljob.core.model import GpuRef, Mechanism, NodeName, Placement
 from dljob.core.profiles import Costs
 from dljob.sim.engine.runs import Activity, Pod, Run
-
-
-class Listener(Protocol):
-    """The part that keeps the clock and the books."""
-
-    def later(self, delay: float, act: Callable[[], None]) -> None:
-        """Do ``act`` after ``delay`` seconds; at once if there is no delay."""
-
-    def training_starts(self, run: Run) -> None:
-        """Its process takes its first step at ``run.serving``."""
-
-    def training_halts(self, run: Run, *, saves: bool) -> None:
-        """Its process has the command to stop; with ``saves`` it writes a checkpoint first."""
-
-    def process_gone(self, run: Run) -> None:
-        """Nothing of its process is left."""
-
-    def process_starts(self, run: Run) -> None:
-        """Its process starts at ``run.serving``."""
-
-    def held_changes(self, by: int) -> None:
-        """The number of physically held GPUs changes by ``by``."""
+from dljob.sim.engine.training import Training
 
 
 class Coordinator:
@@ -55,9 +33,9 @@ class Coordinator:
     """
 
     def __init__(
-        self, listener: Listener, costs_of: Callable[[Run], Costs], *, mechanism: Mechanism
+        self, training: Training, costs_of: Callable[[Run], Costs], *, mechanism: Mechanism
     ) -> None:
-        self._listener = listener
+        self._training = training
         self._costs_of = costs_of
         self._in_place = mechanism is Mechanism.IN_PLACE
         self._holders: dict[GpuRef, Run] = {}
@@ -77,19 +55,13 @@ class Coordinator:
                 # A run that held back its stop for this run no longer has to.
                 self._touch(self._holders.get(ref))
         run.target = target
-        self._forget_pods(run)
+        if self._in_place:
+            # Pods that were created in advance for a change that is called off go.
+            places = [place for place in (target, run.serving) if place is not None]
+            wanted = {node for place in places for node in place.nodes}
+            run.pods = {node: pod for node, pod in run.pods.items() if node in wanted}
         if target is not None:
             self._claims.update(dict.fromkeys(target.refs(), run))
-
-    def adopt(self, run: Run, placement: Placement) -> None:
-        """Let a run train where it trained before the world began; that costs nothing."""
-        run.target = run.serving = run.granted = placement
-        run.pods = {node: Pod(ready=True) for node in placement.nodes}
-        refs = set(placement.refs())
-        self._claims.update(dict.fromkeys(refs, run))
-        self._acquire(run, refs)
-        run.activity = Activity.TRAINING
-        self._listener.training_starts(run)
 
     def restart(self, run: Run) -> None:
         """Let a run that trains where it shall be stop and start again there, with another batch."""
@@ -141,15 +113,12 @@ class Coordinator:
             return all(claimant.pods_ready for claimant in claimants)
         if run.target is None:
             return True
-        return run.pods_ready and self._are_free(target - run.holds)
-
-    def _are_free(self, refs: Iterable[GpuRef]) -> bool:
-        return not any(ref in self._holders for ref in refs)
+        return run.pods_ready and not any(ref in self._holders for ref in target - run.holds)
 
     def _stop(self, run: Run, *, saves: bool) -> None:
         costs = self._costs_of(run)
         if run.activity is Activity.TRAINING:
-            self._listener.training_halts(run, saves=saves)
+            self._training.training_halts(run, saves=saves)
         delay = costs.process_stop if saves else costs.process_termination
         self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
 
@@ -174,10 +143,10 @@ class Coordinator:
             if run.stamp == stamp:
                 run.activity = Activity.DOWN
                 run.serving = None
-                self._listener.process_gone(run)
+                self._training.process_gone(run)
                 self.advance(run)
 
-        self._listener.later(delay, be_gone)
+        self._training.later(delay, be_gone)
 
     # Starting.
 
@@ -188,7 +157,10 @@ class Coordinator:
         if run.target is None:
             self._drop_pods(run)
             return
-        self._acquire(run, target - run.holds)
+        free = [ref for ref in target - run.holds if ref not in self._holders]
+        self._holders.update(dict.fromkeys(free, run))
+        run.holds.update(free)
+        self._training.held_changes(len(free))
         has_all = len(run.holds) == len(target)
         if self._in_place or has_all:
             self._prepare_pods(run)
@@ -203,14 +175,14 @@ class Coordinator:
         run.pods = {node: run.pods[node] for node in run.target.nodes}
         run.stamp += 1
         stamp = run.stamp
-        self._listener.process_starts(run)
+        self._training.process_starts(run)
 
         def train() -> None:
             if run.stamp == stamp:
                 run.activity = Activity.TRAINING
-                self._listener.training_starts(run)
+                self._training.training_starts(run)
 
-        self._listener.later(self._costs_of(run).process_start(run.target.gpus), train)
+        self._training.later(self._costs_of(run).process_start(run.target.gpus), train)
 
     def _prepare_pods(self, run: Run) -> None:
         """Create the pods that the target needs and the run does not have yet."""
@@ -228,7 +200,7 @@ class Coordinator:
                     pod.ready = True
                 self._be_initialized(run)
 
-        self._listener.later(self._costs_of(run).pod_start(run.target.gpus), be_ready)
+        self._training.later(self._costs_of(run).pod_start(run.target.gpus), be_ready)
 
     def _be_initialized(self, run: Run) -> None:
         """The paper's early initialisation ends: the victims may get the command to stop."""
@@ -238,13 +210,6 @@ class Coordinator:
             for holder in dict.fromkeys(self._holders.get(ref) for ref in refs):
                 if holder is not None and holder is not run:
                     self.advance(holder)
-
-    def _forget_pods(self, run: Run) -> None:
-        """Remove pods that were created in advance for a change that is called off."""
-        if self._in_place:
-            places = [place for place in (run.target, run.serving) if place is not None]
-            wanted = {node for place in places for node in place.nodes}
-            run.pods = {node: pod for node, pod in run.pods.items() if node in wanted}
 
     def _drop_pods(self, run: Run) -> None:
         run.pods = {}
@@ -267,17 +232,10 @@ class Coordinator:
         for ref in refs:
             del self._holders[ref]
         run.holds -= refs
-        self._listener.held_changes(-len(refs))
+        self._training.held_changes(-len(refs))
         for claimant in dict.fromkeys(self._claims.get(ref) for ref in sorted(refs)):
             if claimant is not None and claimant is not run:
                 self.advance(claimant)
-
-    def _acquire(self, run: Run, refs: set[GpuRef]) -> None:
-        free = [ref for ref in refs if ref not in self._holders]
-        for ref in free:
-            self._holders[ref] = run
-        run.holds.update(free)
-        self._listener.held_changes(len(free))
 
     def lose_node(self, run: Run, node: NodeName) -> None:
         """Free the run's GPUs on a node that died; its pod there is gone."""
@@ -285,5 +243,5 @@ class Coordinator:
         for ref in gone:
             del self._holders[ref]
         run.holds -= gone
-        self._listener.held_changes(-len(gone))
+        self._training.held_changes(-len(gone))
         run.pods.pop(node, None)

@@ -2,17 +2,16 @@
 When a simulated controller may decide, and how far it may let a job grow at once.
 
 :mod:`dljob.sim.engine.world` plays by these rules where a :class:`~dljob.sim.engine.settings.Setting` has them;
-:mod:`dljob.sim.worlds` says which published evaluation has which. A rule that policies must obey is put
+:mod:`dljob_lab.worlds` says which published evaluation has which. A rule that policies must obey is put
 into what they see, so that every policy obeys it without knowing of it.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from dljob.core.model import Job
-from dljob.sim.engine.kernel import RESOLUTION, Kernel, Order
+from dljob.sim.engine.event_queue import RESOLUTION, EventQueue, Order
 
 
 def next_round(now: float, round_s: float) -> float:
@@ -57,10 +56,8 @@ class Growth:
 class Rounds:
     """When the next decision is made: after what has happened, in time, and at the beginning of a round."""
 
-    def __init__(
-        self, kernel: Kernel[Callable[[], None]], *, round_s: float, period_s: float
-    ) -> None:
-        self._kernel = kernel
+    def __init__(self, queue: EventQueue, *, round_s: float, period_s: float) -> None:
+        self._queue = queue
         self._round_s = round_s
         self._period_s = period_s
         self._is_due = False
@@ -83,23 +80,23 @@ class Rounds:
         """Return whether a decision is due and may be made now; one that may not is made in the next round."""
         if not self._is_due:
             return False
-        begins = next_round(self._kernel.now, self._round_s)
-        if begins <= self._kernel.now + RESOLUTION:
+        begins = next_round(self._queue.now, self._round_s)
+        if begins <= self._queue.now + RESOLUTION:
             return True
         if self._round_at < begins:
             self._round_at = begins
-            self._kernel.at(begins, Order.WAKE, event=self.ask)
+            self._queue.at(begins, Order.WAKE, event=self.ask)
         return False
 
     def note_decision(self, wake_at: float | None) -> None:
         """A decision was made, and its policy wants to be asked again at that time at the latest."""
         self._stamp += 1
-        now = self._kernel.now
+        now = self._queue.now
         asked_for = math.inf if wake_at is None else max(wake_at, now + RESOLUTION)
         due_at = min(asked_for, now + self._period_s)
         if due_at < math.inf:
-            self._kernel.at(due_at, Order.WAKE, event=partial(self._wake, self._stamp))
-        self.fruitless = self.fruitless + 1 if self._kernel.only_wakes else 0
+            self._queue.at(due_at, Order.WAKE, event=partial(self._wake, self._stamp))
+        self.fruitless = self.fruitless + 1 if self._queue.only_wakes else 0
 
     def _wake(self, stamp: int) -> None:
         self._is_due = self._is_due or stamp == self._stamp

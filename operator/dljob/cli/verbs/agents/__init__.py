@@ -1,3 +1,0 @@
-"""
-Verbs for programs that ask on behalf of a person: agents that speak the Model Context Protocol.
-"""

@@ -1,1 +1,0 @@
-"""Trust in SideCars: their reports are compared with the controller's own knowledge."""

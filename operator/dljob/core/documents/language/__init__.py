@@ -1,1 +1,0 @@
-"""The language that schemas of documents are written in, and read, checked and written by."""

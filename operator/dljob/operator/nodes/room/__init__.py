@@ -1,1 +1,0 @@
-"""Finds nodes for the pods of jobs: suitable ones with enough free resources."""
