@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from dljob.core.predicting.interpolating import Point, points_by_type
 from dljob.core.predicting.relating import Atlas
+from dljob.core.predicting.speed_curves import Point, points_by_type
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.sim.inputs.shipped import load_shipped
 from dljob_lab import marginal_utility

@@ -2,7 +2,7 @@
 How well it is foreseen when a training will have reached its target, from its own log so far.
 
 Plays real learning curves (tests/data/learning) up to a share of the iterations that each target
-took in fact, asks :func:`dljob.core.predicting.fitting.predict_iterations`, and compares. The targets are 80, 90 and
+took in fact, asks :func:`dljob.core.predicting.learning_curves.predict_iterations`, and compares. The targets are 80, 90 and
 95 % of all that the training learnt. A row an application and share: the median error, the median of
 the stated confidence, and how often the truth was within the stated range.
 """
@@ -21,7 +21,7 @@ from _measuring import draw_rows, print_result
 from _progress import count, run
 
 from dljob.core.model import Direction, Target
-from dljob.core.predicting.fitting import Forecast, predict_iterations
+from dljob.core.predicting.learning_curves import Forecast, predict_iterations
 from dljob.core.profiles import AccuracyPoint
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "learning" / "curves.csv.gz"

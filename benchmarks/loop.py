@@ -50,7 +50,7 @@ from dljob.core.model import (
     Training,
 )
 from dljob.core.planning import Plan
-from dljob.core.predicting.fitting import Forecast
+from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob_wire.messages import Peer, Process, Progress, Run, Shape, State, Target
 from dljob_wire.messages import Phase as SideCarPhase

@@ -21,7 +21,7 @@ from dljob.core.contract import Policy
 from dljob.core.measuring import Resumption, SpeedSamples
 from dljob.core.model import JobId, Mechanism, Phase, Snapshot
 from dljob.core.planning import Plan
-from dljob.core.predicting.fitting import Forecast
+from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import JobType, Profile
 from dljob.store.notebook import Notebook
 from dljob_wire.messages import State

@@ -22,7 +22,7 @@ from dljob.core.policies.foresight.bids import (
 )
 from dljob.core.policies.foresight.lengths import Experience
 from dljob.core.policies.foresight.memory import FORM, Memory, State
-from dljob.core.policies.foresight.policy import _find_bidders, _kept
+from dljob.core.policies.foresight.policy import _kept
 from dljob.core.predicting.conclusions import Kept
 from dljob.core.profiles import Costs
 from dljob.sim import policies
@@ -239,11 +239,14 @@ def show(cluster: Cluster, *states: JobState) -> View:
 
 def test_bidders_are_reused_while_profiles_and_cluster_stay():
     view = show(CLUSTER, LONG)
-    bidders = _find_bidders(view)
-    assert _find_bidders(replace(view, now=9.0)) is bidders
-    assert _find_bidders(show(CLUSTER, LONG)) is not bidders
+    Foresight().allocate(view)
+    bidders = _kept.latest[0]
+    Foresight().allocate(replace(view, now=9.0))
+    assert _kept.latest[0] is bidders
+    Foresight().allocate(show(CLUSTER, LONG))
+    assert _kept.latest[0] is not bidders
     for _ in range(8):
-        _find_bidders(show(CLUSTER, LONG))
+        Foresight().allocate(show(CLUSTER, LONG))
     assert len(_kept.latest) == 4
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dljob.core.model import CauseCode, NodeName, Snapshot
 from dljob.core.planning import Change, Move, Reshape, Start, Step, Wait
-from dljob.core.policies.foresight.placing.arranging import withdraw
+from dljob.core.policies.foresight.placing import withdraw
 from dljob.core.profiles import Costs, Profile
 from dljob_wire.messages import Shape
 from tests.builders import decide, make_cluster, make_profile, make_snapshot, make_state

@@ -7,7 +7,6 @@ import pytest
 from dljob.core.policies.foresight.bids import Bid
 from dljob.core.policies.foresight.choosing import (
     EXACT_CELLS,
-    _make_item,
     choose,
     choose_by_type,
     choose_rest,
@@ -80,7 +79,7 @@ def test_job_keeps_useless_gpus_until_another_wants_them():
 def test_broken_gpus_weigh_nothing():
     bid = make_bid(speeds={1: 1.0, 2: 1.5, 3: 1.8, 4: 2.0, 8: 2.5}, holds=4)
     bid.usable = 2
-    options = _make_item(bid, 8, horizon=HORIZON).options
+    options = list_options(bid, 8, horizon=HORIZON)
     assert {gpus: weight for gpus, weight, _ in options} == {0: 0, 1: 1, 2: 2, 3: 2, 4: 2, 8: 6}
 
 

@@ -8,8 +8,7 @@ import pytest
 from dljob.core.model import JobId, JobState
 from dljob.core.policies.foresight.bids import MOST_SAMPLES, Bid, Bidders
 from dljob.core.policies.foresight.lengths import FIRST_GUESS_SECONDS, Experience, draw_shares
-from dljob.core.policies.foresight.memory import Memory
-from dljob.core.policies.foresight.tenures import expect_tenure, remember_tenures
+from dljob.core.policies.foresight.memory import Memory, expect_tenure, remember_tenures
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
 

@@ -8,8 +8,7 @@ import pytest
 from dljob.core.explaining.sentences import sentence_for_step
 from dljob.core.model import CauseCode, Snapshot
 from dljob.core.planning import Move, Reshape, Start
-from dljob.core.policies.foresight.choosing import choose_by_type, choose_rest
-from dljob.core.policies.foresight.switching import switch_types
+from dljob.core.policies.foresight.choosing import choose_by_type, choose_rest, switch_types
 from dljob.core.profiles import Costs
 from dljob_wire.messages import Shape
 from tests.bids import make_bid

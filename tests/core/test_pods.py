@@ -2,7 +2,7 @@
 
 import pytest
 
-from dljob.core.explaining.pods import why_no_node
+from dljob.core.explaining.sentences import why_no_node
 from dljob.core.placement.amounts import NoAmount, read_amount, requests_of, show
 from dljob.core.placement.needs import Needs
 from tests.builders import make_cluster, make_node, make_snapshot, make_state

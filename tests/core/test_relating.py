@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.core.predicting.growths import SPREAD_EXPONENT
-from dljob.core.predicting.interpolating import Estimate
 from dljob.core.predicting.relating import UNKNOWN, Atlas
+from dljob.core.predicting.speed_curves import Estimate
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob_wire.messages import Shape
 

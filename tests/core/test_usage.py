@@ -19,7 +19,7 @@ from dljob.core.recording.record import (
 )
 from dljob.core.recording.report import By, list_parts, make_report
 from dljob.core.recording.sums import sum_gpu_seconds
-from dljob.core.recording.usage import Held, list_waiting, read_timelines
+from dljob.core.recording.usage import Held, merge, read_timelines
 
 NODE = NodeName("n")
 ONE = Placement.of({NODE: [0]}, "A100")
@@ -47,7 +47,7 @@ def test_gpu_time_is_split_into_all_parts():
     assert report.causes == {"NoRoomForPod": 16.0, "": 4.0}
     assert report.rows[0].idle_while_waiting == 20.0
     assert (report.out_of_service, report.idle, report.total) == (10.0, 130.0, 200.0)
-    assert list_waiting(read_timelines(found)) == ((10.0, 20.0),)
+    assert list(merge(wait[:2] for wait in read_timelines(found).waits)) == [(10.0, 20.0)]
 
 
 def test_job_trains_until_it_saves():

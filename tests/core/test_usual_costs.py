@@ -1,6 +1,6 @@
 """Unmeasured costs are the usual ones of other types."""
 
-from dljob.core.predicting.usual_costs import find_costs
+from dljob.core.predicting.predictor import find_costs
 from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile, fold
 
 START, SAVE = CostTerm.PROCESS_INITIALIZATION, CostTerm.CHECKPOINT

@@ -7,13 +7,13 @@ from statistics import median
 import pytest
 
 from dljob.core.predicting.growths import SPREAD_EXPONENT, USUAL_TIME
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.relating import TYPE_SPEED, Atlas
+from dljob.core.predicting.speed_curves import (
     Point,
     fit_iteration_time,
     points_by_type,
     type_ratio_alone,
 )
-from dljob.core.predicting.relating import TYPE_SPEED, Atlas
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs.shipped import find_folder, load_shipped, load_speeds

@@ -3,7 +3,7 @@ Coach's marginal utility: how fast a job trains with a number of workers, by a p
 few.
 
 Lövenvald (Umeå University, 2021), section 4.2. It exists next to our own prediction
-(:mod:`dljob.core.predicting.interpolating`, :mod:`dljob.core.predicting.relating`), for comparison: ``dljob
+(:mod:`dljob.core.predicting.speed_curves`, :mod:`dljob.core.predicting.relating`), for comparison: ``dljob
 simulate --predictor marginal-utility`` lets policies believe it, and ``benchmarks/prediction.py
 --speeds`` holds both against measured speeds.
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dljob.core.predicting.interpolating import points_by_type
+from dljob.core.predicting.speed_curves import points_by_type
 from dljob.core.profiles import Profile, Speed
 from dljob_wire.messages import Shape
 

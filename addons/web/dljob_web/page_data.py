@@ -32,7 +32,7 @@ from dljob.core.recording.usage import (
     Held,
     Interval,
     Timelines,
-    list_waiting,
+    merge,
     read_timelines,
     sum_usage,
 )
@@ -174,7 +174,7 @@ def make_page_data(record: Record) -> PageData:
         length=max(0.0, origin.since(header.until)),
         nodes=_list_nodes(origin, book, timelines),
         jobs=book.list_jobs(),
-        waiting=origin.flat(list_waiting(timelines)),
+        waiting=origin.flat(merge((each.begin, each.end) for each in timelines.waits)),
         sums=_sums(make_report(record, By.NAMESPACE, usage=usage)),
     )
 

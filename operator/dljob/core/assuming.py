@@ -43,20 +43,10 @@ sentence."""
 GUESSES = "uses a model's guess, made from the speeds of other numbers of GPUs and of other jobs"
 USUAL_CURVE = "supposes that it scales like the usual job"
 AS_LONG_AGAIN = "supposes that it needs as long again as it has trained, and at least an hour on its fewest GPUs"
-FEWEST_FIRST = (
-    "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains"
-)
-
-BY_CLAIMS: Assumes = {
-    Knowledge.LENGTH: AS_LONG_AGAIN,
-    Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
-    Knowledge.MEASURED: GUESSES,
-}
-"""The fallbacks of the policies that share GPUs by claims (:mod:`dljob_lab.policies.common.sharing`)."""
 
 BY_TIMES: Assumes = {
     Knowledge.LENGTH: AS_LONG_AGAIN,
-    Knowledge.SPEED: FEWEST_FIRST,
+    Knowledge.SPEED: "starts it on its fewest GPUs, and supposes that it scales like the usual job once it trains",
     Knowledge.MEASURED: GUESSES,
 }
 """The fallbacks of the policies that compare predicted times
@@ -69,13 +59,6 @@ BY_RANK: Assumes = {
 }
 """The fallbacks of the policies that order rigid jobs by the time left
 (:mod:`dljob.core.policies.common.ranking`)."""
-
-BY_CURVES: Assumes = {
-    Knowledge.LENGTH: AS_LONG_AGAIN,
-    Knowledge.SPEED: "supposes that each GPU adds as much as the first",
-    Knowledge.MEASURED: GUESSES,
-}
-"""The fallbacks of elastic policies after AFS (:mod:`dljob_lab.policies.elastic.afs.curves`)."""
 
 
 @runtime_checkable
@@ -149,7 +132,12 @@ class Assumptions:
             yield Knowledge.SPEED, self._describe_unknown(state)
         elif speeds.guessed:
             yield Knowledge.MEASURED, f"its speed{_on(speeds.guessed)} is not measured yet"
-        if state.job.batch.elastic and not self._has_other_batches(state.job.type):
+        own = state.job.type
+        if state.job.batch.elastic and not any(
+            (kind.model, kind.dataset) == (own.model, own.dataset)
+            and kind.batch_size != own.batch_size
+            for kind in self._snapshot.profiles
+        ):
             yield Knowledge.BATCH, "its speed with other batch sizes is not measured yet"
         if not state.job.training.iterations_per_epoch:
             yield Knowledge.EPOCH, "how long its epochs are is unknown"
@@ -184,7 +172,11 @@ class Assumptions:
         kinds = (held.gpu_type,) if held else acceptable_types(state, self._snapshot.cluster)
         for kind in kinds:
             unseen: list[int] = []
-            for gpus in self._list_numbers(state, kind):
+            options = state.job.gpus.options
+            if held is None:
+                most = largest_possible(state, self._snapshot.cluster, gpu_type=kind)
+                options = tuple(gpus for gpus in options if gpus <= most)
+            for gpus in options:
                 speed, confidence = self._predictor.estimate(
                     state.job, self._predictor.shape(gpus, kind)
                 )
@@ -196,20 +188,6 @@ class Assumptions:
             if unseen:
                 guessed[kind] = tuple(unseen)
         return _Speeds(possible, known, guessed)
-
-    def _list_numbers(self, state: JobState, kind: str) -> list[int]:
-        options = state.job.gpus.options
-        if state.placement is not None:
-            return list(options)
-        most = largest_possible(state, self._snapshot.cluster, gpu_type=kind)
-        return [gpus for gpus in options if gpus <= most]
-
-    def _has_other_batches(self, own: JobType) -> bool:
-        return any(
-            (kind.model, kind.dataset) == (own.model, own.dataset)
-            and kind.batch_size != own.batch_size
-            for kind in self._snapshot.profiles
-        )
 
 
 def _shows_speed(state: JobState) -> bool:

@@ -118,7 +118,12 @@ def _decide(
         new = decision.shares.keys() - {state.id for state in running}
         newcomers = allotted.pending.select(new)
         placed = placing.place(decision, running, tuple(newcomers.values()), snapshot.cluster)
-        vain = {job: c for job, c in placed.unplaced.items() if _is_odd(newcomers[job], allotted)}
+        # A policy may have counted on GPUs that these jobs cannot get and others could use.
+        vain = {
+            job: cause
+            for job, cause in placed.unplaced.items()
+            if newcomers[job].needs is not None or job in allotted.allotments
+        }
         attempts -= 1
         is_partial = decision.is_partial and len(placed.wanted) > len(placed.changed)
         if enough and decision.is_partial and (placed.unplaced or not is_partial):
@@ -263,11 +268,6 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
         elif share is not None:
             fitted[state.id] = share._replace(cause=_SPEC_CHANGED)
     return replace(decision, shares={**decision.shares, **fitted}) if fitted else decision
-
-
-def _is_odd(state: JobState, allotted: Allotted) -> bool:
-    """Return whether a policy may have counted on GPUs that a job cannot get and others could use."""
-    return state.needs is not None or state.id in allotted.allotments
 
 
 def _name_causes(

@@ -84,7 +84,8 @@ def hold_back(
     These are jobs that came later with no higher priority, once the first has waited as long as the
     kept jobs still take.
     """
-    left = max(_left(state, now) for state in kept)
+    # A job that does not train may take for ever.
+    left = max(s.remaining_at(now) / s.speed if s.speed > 0.0 else math.inf for s in kept)
     ahead: dict[int, JobState] = {}
     for state in crowded:
         if now - state.job.submitted_at >= left:
@@ -92,42 +93,31 @@ def hold_back(
             ahead[state.job.priority] = min(first, state, key=lambda each: each.order)
     if not ahead:
         return {}
-    return {
-        state.id: Cause(CauseCode.BEHIND, first.id)
-        for state in pending
-        for first in [_first_ahead(state, ahead.values())]
-        if first is not None
-    }
-
-
-def _first_ahead(state: JobState, ahead: Iterable[JobState]) -> JobState | None:
-    priority, order = state.job.priority, state.order
-    there = (each for each in ahead if each.job.priority >= priority and each.order < order)
-    return min(there, key=lambda each: (-each.job.priority, each.order), default=None)
-
-
-def _left(state: JobState, now: float) -> float:
-    """The remaining seconds of a job; infinite while it does not train."""
-    return state.remaining_at(now) / state.speed if state.speed > 0.0 else math.inf
+    behind: dict[JobId, Cause] = {}
+    for state in pending:
+        priority, order = state.job.priority, state.order
+        there = [s for s in ahead.values() if s.job.priority >= priority and s.order < order]
+        if there:
+            first = min(there, key=lambda each: (-each.job.priority, each.order))
+            behind[state.id] = Cause(CauseCode.BEHIND, first.id)
+    return behind
 
 
 def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
     """Show the rest of the decision without these jobs: the other GPUs, and the rest of the
     limits."""
-    kept = tuple(kept)
-    cluster, limits = _lend(snapshot.cluster, kept), _limits_beside(snapshot.limits, kept)
-    return replace(snapshot, cluster=cluster, limits=limits)
-
-
-def _lend(cluster: Cluster, kept: Iterable[JobState]) -> Cluster:
-    """Show the cluster without the GPUs that these jobs keep."""
     taken: dict[NodeName, dict[int, str]] = {}
+    held: dict[str, int] = {}
     for state in kept:
-        for node, gpus in state.placement.slices if state.placement is not None else ():
-            taken.setdefault(node, {}).update(dict.fromkeys(gpus, f"job {state.id} keeps it"))
-    return Cluster(
-        _without(node, taken[node.name]) if node.name in taken else node for node in cluster.nodes
-    )
+        if state.placement is not None:
+            for node, gpus in state.placement.slices:
+                taken.setdefault(node, {}).update(dict.fromkeys(gpus, f"job {state.id} keeps it"))
+            namespace = namespace_of(state.id)
+            held[namespace] = held.get(namespace, 0) + state.placement.gpus
+    nodes = snapshot.cluster.nodes
+    cluster = Cluster(_without(n, taken[n.name]) if n.name in taken else n for n in nodes)
+    limits = snapshot.limits.less(held) if snapshot.limits.max_gpus else snapshot.limits
+    return replace(snapshot, cluster=cluster, limits=limits)
 
 
 def _without(node: Node, taken: Mapping[int, str]) -> Node:
@@ -138,18 +128,6 @@ def _without(node: Node, taken: Mapping[int, str]) -> Node:
         for gpu in node.gpus
     )
     return replace(node, gpus=gpus)
-
-
-def _limits_beside(limits: NamespaceLimits, kept: Iterable[JobState]) -> NamespaceLimits:
-    """Return the limits of namespaces less the GPUs that these jobs keep."""
-    if not limits.max_gpus:
-        return limits
-    held: dict[str, int] = {}
-    for state in kept:
-        if state.placement is not None:
-            namespace = namespace_of(state.id)
-            held[namespace] = held.get(namespace, 0) + state.placement.gpus
-    return limits.less(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +166,11 @@ def outrank(
     for first in sorted(waiting, key=lambda state: (-state.job.priority, state.order)):
         lower = sorted(
             (state for state in settled.kept if state.job.priority < first.job.priority),
-            key=lambda state: (state.job.priority, _lost_by_stop(state, now), -state.order),
+            key=lambda state: (
+                state.job.priority,
+                state.iterations_at(now) if state.lost_if_stopped else state.unsaved_at(now),
+                -state.order,
+            ),
         )
         room = Room(cluster, [s.placement for s in settled.placements() if s.placement is not None])
         victims = _choose_victims(first, lower, room=room, cluster=cluster)
@@ -196,10 +178,6 @@ def outrank(
         if made is not None:
             return made
     return settled.decision, settled.placed
-
-
-def _lost_by_stop(state: JobState, now: float) -> float:
-    return state.iterations_at(now) if state.lost_if_stopped else state.unsaved_at(now)
 
 
 def _choose_victims(
@@ -240,7 +218,8 @@ def _place_anew(
     in_order = tuple(sorted((*settled.running, *settled.kept), key=lambda state: state.order))
     placed = placing.place(decision, in_order, (*newcomers, first), snapshot.cluster)
     # Only this job may profit from the GPUs that the victims give up.
-    stopped = {ref for s in placed.stopped if s.id in victims for ref in _refs(s)}
+    victims_had = [s.placement for s in placed.stopped if s.id in victims and s.placement]
+    stopped = {ref for placement in victims_had for ref in placement.refs()}
     takers = {
         job for job, want in placed.wanted.items() if not stopped.isdisjoint(want.placement.refs())
     }
@@ -259,7 +238,3 @@ def _is_beyond(
     after = replace(settled, placed=placed, newcomers=(*settled.newcomers, first))
     own = {state.id: state for state in after.placements() if namespace_of(state.id) == namespace}
     return sum(max(s.gang, s.placement.gpus) for s in own.values() if s.placement) > limit
-
-
-def _refs(state: JobState) -> tuple[object, ...]:
-    return state.placement.refs() if state.placement is not None else ()

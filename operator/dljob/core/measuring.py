@@ -29,7 +29,7 @@ from dljob.core.profiles import (
     Observation,
     SpeedSeen,
 )
-from dljob_wire.messages import Change, Phase, Saving, State
+from dljob_wire.messages import Phase, Saving, State
 from dljob_wire.speed_window import CLEARLY_FASTER
 
 SAMPLE_S = 10.0
@@ -201,17 +201,22 @@ class SpeedSamples:
         pupil = self._pupils.setdefault(entry.job.id, _Pupil())
         observations = [*_costs(pupil, entry, state=state)]
         resumed = None
-        if _speaks_for_all(entry, node, state=state):
+        status = entry.status
+        # The SideCar of the first node speaks for all.
+        is_first = status.placement is not None and node == status.placement.nodes[0]
+        stretch = None
+        if is_first and state.held_generation == status.run_generation:
             observations += _accuracy(pupil, entry, state=state)
             stretch = _stretch_of(pupil, state, now=now)
-            if state.phase is Phase.RUNNING:
-                is_news = stretch.first is None and not stretch.is_timed
-                observations += self._progress(stretch, entry, state=state, now=now)
-                if is_news and stretch.first is not None:
-                    # A start that is first heard of after a step seems to be later than the step.
-                    training = max(0.0, stretch.first.at - stretch.ordered_at)
-                    lost = training + _stopping_seconds(state)
-                    resumed = Resumption(entry.status.generation, lost, stretch.first.at)
+        if stretch is not None and state.phase is Phase.RUNNING:
+            is_news = stretch.first is None and not stretch.is_timed
+            observations += self._progress(stretch, entry, state=state, now=now)
+            if is_news and stretch.first is not None:
+                # A start that is first heard of after a step seems to be later than the step.
+                lost, change = max(0.0, stretch.first.at - stretch.ordered_at), state.change
+                if change is not None and change.generation == state.held_generation:
+                    lost += change.checkpoint_seconds + change.stop_seconds
+                resumed = Resumption(status.generation, lost, stretch.first.at)
         pupil.iteration = max(pupil.iteration, state.progress.iteration)
         return Findings(tuple(observations), resumed)
 
@@ -283,13 +288,6 @@ def sort_by_type(
     return {kind._replace(batch_size=batch): speeds, kind: others}
 
 
-def _speaks_for_all(entry: Allocated, node: NodeName, *, state: State) -> bool:
-    placement = entry.status.placement
-    if placement is None or node != placement.nodes[0]:
-        return False
-    return state.held_generation == entry.status.run_generation
-
-
 def _stretch_of(pupil: _Pupil, state: State, *, now: float) -> _Stretch:
     """Return the present start of the processes; create it at its first report."""
     known = pupil.stretch
@@ -323,10 +321,11 @@ def _accuracy(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Obse
 
 
 def _costs(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Observation]:
-    trial = state.trial
+    trial, placement = state.trial, entry.status.placement
+    gpus = placement.gpus if placement is not None else 0
     if trial is not None and trial.number > pupil.tried and trial.saving is Saving.CONFIRMED:
         pupil.tried = trial.number
-        yield CostSeen(CostTerm.CHECKPOINT, trial.seconds, _count_gpus(entry))
+        yield CostSeen(CostTerm.CHECKPOINT, trial.seconds, gpus)
     change = state.change
     if change is None or (state.incarnation, change.generation) in pupil.changes_seen:
         return
@@ -335,24 +334,7 @@ def _costs(pupil: _Pupil, entry: Allocated, *, state: State) -> Iterator[Observa
     if len(pupil.changes_seen) >= MOST_CHANGES:
         pupil.changes_seen.clear()
     pupil.changes_seen.add((state.incarnation, change.generation))
-    yield from _costs_of(change, entry)
-
-
-def _stopping_seconds(state: State) -> float:
-    """Return how long the end of the previous start took, if there was one."""
-    change = state.change
-    if change is None or change.generation != state.held_generation:
-        return 0.0
-    return change.checkpoint_seconds + change.stop_seconds
-
-
-def _costs_of(change: Change, entry: Allocated) -> Iterator[Observation]:
-    gpus = _count_gpus(entry)
     if change.saving is Saving.CONFIRMED:
         yield CostSeen(CostTerm.CHECKPOINT, change.checkpoint_seconds, gpus)
     if change.stop_seconds > 0:
         yield CostSeen(CostTerm.PROCESS_TERMINATION, change.stop_seconds, gpus)
-
-
-def _count_gpus(entry: Allocated) -> int:
-    return entry.status.placement.gpus if entry.status.placement is not None else 0

@@ -2,7 +2,7 @@
 The knowledge about a type of job: how fast it trains, how it learns, what a change costs it.
 
 The paper's offline profile (Tables IV and V), which online observations go on refining through
-:func:`fold`. :mod:`dljob.core.predicting.predictor` reads it, and :mod:`dljob.core.predicting.fitting` its
+:func:`fold`. :mod:`dljob.core.predicting.predictor` reads it, and :mod:`dljob.core.predicting.learning_curves` its
 learning curve.
 
 A profile keeps the latest few observations and their median. So a straggler or a hiccup changes

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dljob.core.model import JobId, NodeName
-from dljob.core.predicting.usual_costs import find_costs
+from dljob.core.predicting.predictor import find_costs
 from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile
 from dljob.store import notebook as notebooks
 from dljob.store.notebook import ENDED, MOST_AT_ONCE, Dropped, Notebook, NotebookSettings

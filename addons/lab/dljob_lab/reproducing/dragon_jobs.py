@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, Node, Role, Training
-from dljob.core.predicting.interpolating import Point, fit_iteration_time, iteration_time
+from dljob.core.predicting.speed_curves import Point, fit_iteration_time, iteration_time
 from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob_wire.messages import Shape

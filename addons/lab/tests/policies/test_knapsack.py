@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob_lab.policies.common.knapsack import solve
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
 
 
 def draw_curve(rng: random.Random) -> Curve:

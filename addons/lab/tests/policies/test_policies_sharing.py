@@ -11,11 +11,11 @@ import pytest
 from dljob.core import cycle
 from dljob.core.model import CauseCode, JobState, NodeName, Placement, Snapshot
 from dljob.core.planning import Plan, Reshape, Start, Stop
-from dljob.core.policies.common.hulls import make_curve
 from dljob.core.profiles import Costs
 from dljob.sim import policies
 from dljob_lab.policies.common.pricing import Priced
 from dljob_lab.policies.common.sharing import Claim, read_claims
+from dljob_lab.policies.common.speed_curves import make_curve
 from dljob_lab.policies.elastic.hesrpt import find_shares, round_shares
 from dljob_lab.policies.elastic.lyra import find_more
 from dljob_lab.policies.elastic.sia import Choice, Rounds, solve, take_greedily

@@ -6,8 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from dljob.core.policies.common.hulls import Curve, Step, make_curve, make_steps
+from dljob.core.policies.common.hulls import Step, make_steps
 from dljob_lab.policies.common.pricing import fill, find_prices
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
 
 
 def make_power_hull(p: float, most: float) -> tuple[Step, ...]:

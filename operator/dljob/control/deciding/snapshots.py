@@ -42,7 +42,7 @@ from dljob.core.placement import largest
 from dljob.core.placement.limits import NamespaceLimits, namespace_of
 from dljob.core.placement.needs import Needs
 from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
-from dljob.core.predicting import fitting
+from dljob.core.predicting import learning_curves
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.core.queues import Queue
 
@@ -56,7 +56,7 @@ def take_snapshot(
     profiles: Mapping[JobType, Profile],
     costs: Costs,
     quarantine: Quarantine | None = None,
-    forecasts: Mapping[JobId, fitting.Forecast] | None = None,
+    forecasts: Mapping[JobId, learning_curves.Forecast] | None = None,
     seed: int = 0,
     limits: NamespaceLimits | None = None,
     policy_state: object = None,
@@ -131,7 +131,7 @@ def count_speeds(entry: Entry, profile: Profile | None) -> int:
 
 
 def _state_of(
-    scene: Scene, entry: Entry, *, forecasts: Mapping[JobId, fitting.Forecast]
+    scene: Scene, entry: Entry, *, forecasts: Mapping[JobId, learning_curves.Forecast]
 ) -> JobState:
     status = entry.status
     trains = status.phase is Phase.RUNNING and status.speed > 0

@@ -57,7 +57,7 @@ from dljob.core import lifecycle
 from dljob.core.lifecycle import Event
 from dljob.core.measuring import Resumption
 from dljob.core.model import JobId, Mechanism, Phase, Placement
-from dljob.core.predicting.fitting import Forecast
+from dljob.core.predicting.learning_curves import Forecast
 from dljob_wire.messages import Phase as SideCarPhase
 
 HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (

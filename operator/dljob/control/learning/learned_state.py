@@ -20,8 +20,8 @@ from dljob.core.explaining import sentences
 from dljob.core.measuring import Resumption, SpeedSamples, sort_by_type
 from dljob.core.model import Cluster, JobId, Snapshot
 from dljob.core.planning import Plan, Wait
-from dljob.core.predicting import fitting
-from dljob.core.predicting.fitting import Forecast
+from dljob.core.predicting import learning_curves
+from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import AccuracyPoint, CostSeen, CostTerm, JobType, Observation, Profile
 from dljob.core.recording.expecting import expect
 from dljob.core.recording.record import Decided, Happened, encode_line
@@ -256,11 +256,11 @@ def _job_row(entry: Entry) -> JobRow:
 
 def forecast(
     entry: Entry, profile: Profile | None, *, points: Iterable[AccuracyPoint]
-) -> fitting.Forecast:
+) -> learning_curves.Forecast:
     """Predict when a job that trains to a target will reach it."""
     target = entry.job.training.target
     assert target is not None
     known = profile.accuracy if profile is not None else ()
-    return fitting.predict_iterations(
+    return learning_curves.predict_iterations(
         known, tuple(points), target=target, asked=entry.job.training.iterations
     )

@@ -10,7 +10,7 @@ from dljob.core.checking import BrokenLaw
 from dljob.core.measuring import Resumption
 from dljob.core.model import JobId, Snapshot
 from dljob.core.planning import Plan
-from dljob.core.predicting.fitting import Forecast
+from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import JobType, Profile
 
 

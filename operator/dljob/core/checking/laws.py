@@ -1,6 +1,7 @@
 """The laws of a plan, and the error that names the one that is broken."""
 
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from dljob.core.model import JobId
@@ -62,8 +63,5 @@ class BrokenLaw(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Makes the error picklable, so a worker process can pass it to its parent.
-        return _remake, (self.law, self.job, self.message, self.policy, self.at_s)
-
-
-def _remake(law: Law, job: JobId, message: str, policy: str, at_s: float) -> BrokenLaw:
-    return BrokenLaw(law, job, message, policy=policy, at_s=at_s)
+        remake = partial(BrokenLaw, policy=self.policy, at_s=self.at_s)
+        return remake, (self.law, self.job, self.message)

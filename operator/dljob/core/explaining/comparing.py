@@ -1,4 +1,4 @@
-"""What a job gains and what others lose by an exchange of GPUs, in seconds."""
+"""The gain of a job and the loss of others by an exchange of GPUs, in seconds."""
 
 from collections.abc import Mapping
 from math import inf, isfinite

@@ -154,13 +154,9 @@ def _iter_ends(snapshot: Snapshot, predictor: Predictor) -> Iterator[tuple[float
     """Every running job whose end can be predicted, with the seconds until then, soonest first."""
     # Half a gang does not train, so it does not end either; and assumed lengths are not reported.
     known = [state for state in snapshot.running if isfinite(state.iterations_total)]
-    training = [state for state in known if not _is_incomplete(state)]
+    training = [s for s in known if s.placement is None or s.gang <= s.placement.gpus]
     ends = [(predictor.remaining(state, snapshot.now), state) for state in training]
     yield from sorted(
         ((seconds, state) for seconds, state in ends if isfinite(seconds)),
         key=lambda end: (end[0], end[1].order),
     )
-
-
-def _is_incomplete(state: JobState) -> bool:
-    return state.placement is not None and state.gang > state.placement.gpus

@@ -10,15 +10,17 @@ it may take its time.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
+from operator import attrgetter
 from typing import assert_never
 
 from dljob.core.explaining.comparing import Worths, compare_ends, compare_with_running
 from dljob.core.explaining.needs import describe_supply, need_of, nodes_of, out_of_service
 from dljob.core.explaining.phrases import between, count_gpus, duration, enumerated, named_place
-from dljob.core.explaining.pods import why_no_node
-from dljob.core.model import Cause, CauseCode, Job, JobId, JobState, Snapshot
+from dljob.core.model import Cause, CauseCode, Job, JobId, JobState, Node, Snapshot
+from dljob.core.placement.amounts import Amounts, lacking, show
 from dljob.core.placement.largest import acceptable_types, largest_possible
 from dljob.core.placement.limits import namespace_of
+from dljob.core.placement.needs import Needs
 from dljob.core.planning import Move, Reshape, Start, Step, Stop, Wait
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.predicting.spans import span_remaining
@@ -26,6 +28,11 @@ from dljob.core.profiles import CostTerm
 from dljob_wire.messages import Shape
 
 UNSAID: Worths = {}
+
+Amount = Callable[[Node], Amounts | None]
+
+SHOWN = 3
+"""The number of nodes or reasons that a sentence names; it counts the others."""
 
 
 def sentence_for_wait(
@@ -118,16 +125,12 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     if state.iterations_done > total:
         done = f"it has done {state.iterations_done:,.0f} iterations and goes on"
         return f"{told}; {done}, where {total:,.0f} were expected"
-    told += f"; {_percent(state.iterations_at(now) / total)} is done"
+    # Do not round up to 100 % before the end.
+    told += f"; {min(99.9, 100.0 * (state.iterations_at(now) / total)):.3g} % is done"
     left = span_remaining(Predictor.of(snapshot), state, now=now)
     return (
         f"{told}, and {between(left.low, left.high)} is left" if isfinite(left.expected) else told
     )
-
-
-def _percent(fraction: float) -> str:
-    # Do not round up to 100 % before the end.
-    return f"{min(99.9, 100.0 * fraction):.3g} %"
 
 
 # --- the reasons --------------------------------------------------------------------------
@@ -225,9 +228,6 @@ def _find_untimed(predictor: Predictor, job: Job) -> tuple[CostTerm, ...]:
     return tuple(term for term, seconds in known.items() if seconds <= 0 and term not in measured)
 
 
-# --- what a waiting job needs, and who has it ---------------------------------------------
-
-
 # --- why a job waits ----------------------------------------------------------------------
 
 
@@ -292,14 +292,6 @@ def _checkpoint_elsewhere(snapshot: Snapshot, state: JobState, cause: Cause) -> 
     )
 
 
-def _no_room_for_pod(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    return why_no_node(snapshot, state, gpus=cause.gpus or state.least, alone=False)
-
-
-def _pod_fits_nowhere(snapshot: Snapshot, state: JobState, cause: Cause) -> str:
-    return why_no_node(snapshot, state, gpus=cause.gpus or state.least, alone=True)
-
-
 def _namespace_limit(snapshot: Snapshot, state: JobState, _: Cause) -> str:
     namespace = namespace_of(state.id)
     limit = snapshot.limits.gpus_of(namespace)
@@ -341,8 +333,12 @@ _WAITS: Mapping[CauseCode, Write] = {
     CauseCode.TOO_LARGE: _too_large,
     CauseCode.GANG_INCOMPLETE: _incomplete,
     CauseCode.CHECKPOINT_ELSEWHERE: _checkpoint_elsewhere,
-    CauseCode.NO_ROOM_FOR_POD: _no_room_for_pod,
-    CauseCode.POD_FITS_NOWHERE: _pod_fits_nowhere,
+    CauseCode.NO_ROOM_FOR_POD: lambda snapshot, state, cause: why_no_node(
+        snapshot, state, gpus=cause.gpus or state.least, alone=False
+    ),
+    CauseCode.POD_FITS_NOWHERE: lambda snapshot, state, cause: why_no_node(
+        snapshot, state, gpus=cause.gpus or state.least, alone=True
+    ),
     CauseCode.NAMESPACE_LIMIT: _namespace_limit,
     CauseCode.PRIORITY_NOT_ALLOWED: _priority_not_allowed,
     CauseCode.NEXT_ROUND: _until("the next round, in which the policy shares out all GPUs"),
@@ -354,6 +350,84 @@ _WAITS: Mapping[CauseCode, Write] = {
 
 _WEIGHED = frozenset({CauseCode.NO_ROOM, CauseCode.NO_ROOM_ON_ONE_NODE, CauseCode.BEHIND})
 """Reasons for waiting although the policy could take GPUs from other jobs."""
+
+
+# --- why no node takes its pods ------------------------------------------------------------
+
+
+def why_no_node(snapshot: Snapshot, state: JobState, *, gpus: int, alone: bool) -> str:
+    """
+    Return why no nodes with ``gpus`` GPUs take its pods now; or, ``alone``, ever could.
+
+    Requests of other pods count in the first case, and not in the second.
+    """
+    needs = state.needs
+    nodes = snapshot.cluster.nodes
+    if state.bound_to:
+        nodes = tuple(node for node in nodes if node.name in state.bound_to)
+    if needs is None or not nodes:
+        return f"needs {count_gpus(gpus)} on nodes that take its pods"
+    open_to = [node for node in nodes if needs.nodes is None or node.name in needs.nodes]
+    if not open_to:
+        plural = "" if len(nodes) == 1 else "s"
+        return (
+            f"its pod may be on none of the {len(nodes)} node{plural} of the pool: {_barred(needs)}"
+        )
+    of: Amount = attrgetter("capacity" if alone else "free")
+    roomy = [node for node in open_to if needs.fits(of(node))]
+    if not roomy:
+        return _too_little(needs, open_to, of=of, alone=alone) + _describe_others(needs)
+    names = ", ".join(node.name for node in roomy[:SHOWN])
+    more = f" and {len(roomy) - SHOWN} others" if len(roomy) > SHOWN else ""
+    has = sum(len(node.usable) for node in roomy)
+    where = (
+        f"its pod ({_asked(needs)}) has room on {names}{more} only, with {count_gpus(has)} in all"
+    )
+    return f"needs {count_gpus(gpus)}, and {where}{_describe_others(needs)}"
+
+
+def _too_little(needs: Needs, nodes: Sequence[Node], *, of: Amount, alone: bool) -> str:
+    """Name the resources that are short on every node; else those of the node that lacks the fewest."""
+    asked = dict(needs.amounts)
+    short = [set(lacking(asked, of(node) or {})) for node in nodes]
+    everywhere = sorted(set.intersection(*short))
+    if not everywhere:
+        some = ", ".join(
+            f"{node.name} has too little {' and '.join(sorted(names))}"
+            for node, names in list(zip(nodes, short, strict=True))[:SHOWN]
+        )
+        more = f", and so have {len(nodes) - SHOWN} others" if len(nodes) > SHOWN else ""
+        return f"its pod asks {_asked(needs)}: {some}{more}"
+    name = everywhere[0]
+    best = max(nodes, key=lambda node: _there(node, of, name=name))
+    most = show(name, max(0, _there(best, of, name=name)))
+    has = "has at all" if alone else "has free"
+    asks = show(name, asked[name])
+    if name == "pods":
+        return f"no node of the pool takes more pods; {best.name} {has} {most}"
+    return f"its pod asks {asks}; the most that any node of the pool {has} is {most} ({best.name})"
+
+
+def _barred(needs: Needs) -> str:
+    reasons = sorted(needs.refusals, key=lambda each: (-each[1], each[0]))
+    parts = [f"{count} {why}" for why, count in reasons[:SHOWN]]
+    if len(reasons) > SHOWN:
+        parts.append(f"{sum(count for _, count in reasons[SHOWN:])} for other reasons")
+    return "; ".join(parts) or "no reason is known"
+
+
+def _describe_others(needs: Needs) -> str:
+    """Name the properties of the nodes that refuse the pods regardless of room."""
+    return f"; of the others {_barred(needs)}" if needs.refusals else ""
+
+
+def _asked(needs: Needs) -> str:
+    amounts = [show(name, amount) for name, amount in needs.amounts if name != "pods"]
+    return ", ".join(amounts[: SHOWN + 1]) or "nothing but its place"
+
+
+def _there(node: Node, of: Amount, *, name: str) -> int:
+    return (of(node) or {}).get(name, 0)
 
 
 # --- words --------------------------------------------------------------------------------

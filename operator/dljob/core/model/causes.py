@@ -76,7 +76,7 @@ class Cause(NamedTuple):
     """
     A reason that a program can read. :mod:`dljob.core.explaining.sentences` makes the sentence for people.
 
-    It holds only what stays true while the reason does, so that a job that waits for the same
+    It holds only facts that stay true while the reason does, so that a job that waits for the same
     reason as before is not written again; :mod:`dljob.core.explaining` looks up numbers of the moment
     on request.
     """

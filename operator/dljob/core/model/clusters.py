@@ -8,9 +8,7 @@ from dljob.core.placement.amounts import Amounts
 
 
 class Cluster:
-    """
-    The nodes, with what is derived from them once and shared by all snapshots until they change.
-    """
+    """The nodes, and sums over them that all snapshots share until the nodes change."""
 
     __slots__ = (
         "by_name",
@@ -41,7 +39,7 @@ class Cluster:
         self.whole = frozenset(n.name for n in self.nodes if len(n.usable) == len(n.gpus))
         """The nodes on which every GPU may be given away."""
         self.flawless: bool = len(self.whole) == len(self.nodes)
-        """Whether every GPU of the cluster may be given away."""
+        """True if every GPU of the cluster may be given away."""
         self.types: tuple[str, ...] = tuple(sorted({node.gpu_type for node in self.nodes}))
         self.sizes: Mapping[str, tuple[int, ...]] = {
             kind: tuple(
@@ -61,7 +59,7 @@ class Cluster:
         """Results that were computed for this cluster, for callers that ask the same again."""
 
     def has(self, placement: Placement) -> bool:
-        """Tell whether all GPUs of the placement still exist, good or bad."""
+        """Return whether all GPUs of the placement still exist, good or bad."""
         for node, gpus in placement.slices:
             devices = self.devices.get(node)
             if devices is None or not devices.issuperset(gpus):

@@ -36,11 +36,11 @@ class JobState:
     gang: int = 0
     """How many GPUs it needs before it makes progress; 0: what it holds is complete."""
     adjusting: bool = False
-    """Whether a change of its GPUs, or its first start, is still under way."""
+    """True while a change of its GPUs, or its first start, is under way."""
     started_at: float | None = None
     """When GPUs were first decided for it."""
     waiting: Cause | None = None
-    """The reason for waiting that was last told."""
+    """The reason for waiting that was last reported."""
     bound_to: tuple[NodeName, ...] = ()
     """The nodes that hold its unshared checkpoint; empty when it may go anywhere."""
     batch_size: int | None = None
@@ -55,7 +55,7 @@ class JobState:
     """The iteration from which on a change may lose its work, because none of its checkpoints has
     proven to work yet: it may be changed, but that has its price. ``None``: it loses nothing."""
     keeps_first: bool = False
-    """Whether it will keep the GPUs that it starts with, because it is known that nothing saves its work."""
+    """True if it will keep the GPUs that it starts with, because nothing saves its work."""
     lost_if_stopped: bool = False
     """All its work ends with its pods: its GPUs may change there, but a stop loses everything."""
     id: JobId = field(init=False)
@@ -63,7 +63,7 @@ class JobState:
     least: int = field(init=False)
     """The fewest GPUs it can run on."""
     picky: bool = field(init=False)
-    """Whether it may be unable to run on some node although that has enough GPUs."""
+    """True if it may be unable to run on some node that has enough GPUs."""
 
     def __post_init__(self) -> None:
         demand = self.job.gpus
@@ -75,17 +75,17 @@ class JobState:
 
     @property
     def has_allowed_size(self) -> bool:
-        """Whether its user allows the number of GPUs that it has, or that its gang will have."""
+        """True if its user allows the number of GPUs that it has, or that its gang will have."""
         placement = self.placement
         return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
 
     def has_pod_on(self, node: NodeName) -> bool:
-        """Whether a pod of it is on this node already, or is decided to be."""
+        """Return whether a pod of it is on this node already, or is decided to be."""
         held = self.placement
         return node in self.pods_at or (held is not None and node in held.nodes)
 
     def may_be_at(self, placement: Placement) -> bool:
-        """Whether its user lets it run there, as far as nodes and types are concerned."""
+        """Return whether its user lets it run there, as far as nodes and types are concerned."""
         demand, shape = self.job.gpus, placement.shape
         if demand.max_nodes is not None and shape.nodes > demand.max_nodes:
             return False

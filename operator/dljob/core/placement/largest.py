@@ -1,10 +1,8 @@
 """The most GPUs that a job could have: on an empty cluster, and with the present room for pods."""
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dljob.core.model import Cluster, JobState, NodeName
-from dljob.core.placement.needs import Needs
 from dljob.core.placement.pod_room import find_taking
 
 
@@ -34,12 +32,15 @@ def largest_at_present(state: JobState, cluster: Cluster) -> int:
     needs = state.needs
     if needs is None or state.placement is not None:
         return largest_possible(state, cluster)
-    find = functools.partial(_sizes_with_room, state, needs, cluster)
-    if state.bound_to or state.pods_at:
-        return _most_of(state, find(), cluster=cluster, gpu_type=None)
-    return _most_of(
-        state, _recall(cluster, needs, what="room", find=find), cluster=cluster, gpu_type=None
-    )
+    is_common = not (state.bound_to or state.pods_at)
+    sizes: Sizes | None = cluster.memo.get((needs, "room")) if is_common else None  # type: ignore[assignment]
+    if sizes is None:
+        taking = find_taking(needs, cluster).union(state.pods_at)
+        nodes = taking.intersection(state.bound_to) if state.bound_to else taking
+        sizes = _sizes_of(nodes, cluster)
+        if is_common:
+            cluster.memo[needs, "room"] = sizes
+    return _most_of(state, sizes, cluster=cluster, gpu_type=None)
 
 
 Sizes = Mapping[str, Sequence[int]]
@@ -55,11 +56,6 @@ def _most_of(state: JobState, sizes: Sizes, *, cluster: Cluster, gpu_type: str |
     return max((sum(group[: demand.max_nodes]) for group in groups), default=0)
 
 
-def _sizes_with_room(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
-    taking = find_taking(needs, cluster).union(state.pods_at)
-    return _sizes_of(taking.intersection(state.bound_to) if state.bound_to else taking, cluster)
-
-
 def may_be_anywhere(state: JobState, cluster: Cluster) -> bool:
     """Return whether every node of the cluster would take the job if it were empty, as far as pods
     go."""
@@ -71,23 +67,16 @@ def _sizes_in_reach(state: JobState, cluster: Cluster) -> Sizes:
     needs = state.needs
     if needs is None:
         return _sizes_of(state.bound_to, cluster) if state.bound_to else cluster.sizes
-    find = functools.partial(_sizes_if_empty, state, needs, cluster)
-    return find() if state.bound_to else _recall(cluster, needs, what="reach", find=find)
-
-
-def _sizes_if_empty(state: JobState, needs: Needs, cluster: Cluster) -> Sizes:
-    there = state.bound_to or tuple(cluster.by_name)
-    nodes = [cluster.by_name[name] for name in there if name in cluster.by_name]
-    taking = [node.name for node in nodes if needs.may_be_on(node.name, node.capacity)]
-    return cluster.sizes if len(taking) == len(cluster.nodes) else _sizes_of(taking, cluster)
-
-
-def _recall(cluster: Cluster, needs: Needs, *, what: str, find: Callable[[], Sizes]) -> Sizes:
-    """Compute a consequence of needs once for a cluster and all jobs that share them."""
-    known = cluster.memo.get((needs, what))
-    if known is None:
-        known = cluster.memo[needs, what] = find()
-    return known  # type: ignore[return-value]
+    sizes: Sizes | None = None if state.bound_to else cluster.memo.get((needs, "reach"))  # type: ignore[assignment]
+    if sizes is None:
+        there = state.bound_to or tuple(cluster.by_name)
+        nodes = [cluster.by_name[name] for name in there if name in cluster.by_name]
+        taking = [node.name for node in nodes if needs.may_be_on(node.name, node.capacity)]
+        is_whole = len(taking) == len(cluster.nodes)
+        sizes = cluster.sizes if is_whole else _sizes_of(taking, cluster)
+        if not state.bound_to:
+            cluster.memo[needs, "reach"] = sizes
+    return sizes
 
 
 def _sizes_of(nodes: Iterable[str], cluster: Cluster) -> Sizes:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.relatives import Relatives, bare, remoteness
+from dljob.core.predicting.speed_curves import (
     IterationTime,
     Point,
     fit_iteration_time,
@@ -20,7 +21,6 @@ from dljob.core.predicting.interpolating import (
     read_curve,
     spread_exponent_alone,
 )
-from dljob.core.predicting.relatives import Relatives, bare, remoteness
 from dljob.core.profiles import JobType, Profile
 from dljob_wire.messages import Shape
 
@@ -75,7 +75,10 @@ class Growths:
             return Factor(same_model, 0.5)
         if len(curve) == 2:
             return Factor(fitted_growth(curve, start, gpus=shape.gpus), 0.5 * nearness)
-        anyone = self._growth_of_anyone(start, shape)
+        if (start, shape) not in self._growths:
+            everyone = self._relatives.everyone
+            self._growths[start, shape] = self._shared_growth(everyone, start, shape=shape)
+        anyone = self._growths[start, shape]
         if anyone is not None:
             return Factor(anyone, 0.3 * nearness)
         return Factor(usual_growth(start, shape.gpus), 0.2 * nearness)
@@ -99,12 +102,6 @@ class Growths:
         if key not in self._growths_of:
             self._growths_of[key] = self._shared_growth([profile], start, shape=shape)
         return self._growths_of[key]
-
-    def _growth_of_anyone(self, start: int, shape: Shape) -> float | None:
-        key = (start, shape)
-        if key not in self._growths:
-            self._growths[key] = self._shared_growth(self._relatives.everyone, start, shape=shape)
-        return self._growths[key]
 
     def _shared_growth(
         self, profiles: Iterable[Profile], start: int, *, shape: Shape

@@ -2,20 +2,22 @@
 The future of a job in a shape: its speed, its times, the cost of changing it.
 
 Policies ask, through :attr:`dljob.core.contract.View.predictor`; a :class:`Predictor` is made for each
-decision from the snapshot. Speeds come from :mod:`dljob.core.predicting.speeds`; the terms of the times
+decision from the snapshot. Speeds come from the profiles of a job's type and of others; the terms of the times
 are those of the SideCar paper, section III.C. All times are seconds from now.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 from typing import NamedTuple
 
 from dljob.core.model import Cluster, Job, JobState, Mechanism, Snapshot
+from dljob.core.predicting.conclusions import Kept
 from dljob.core.predicting.growths import usual_growth
-from dljob.core.predicting.interpolating import Estimate
-from dljob.core.predicting.speeds import Speeds
-from dljob.core.predicting.usual_costs import find_costs
-from dljob.core.profiles import Costs, JobType, Profile
+from dljob.core.predicting.relating import Atlas
+from dljob.core.predicting.speed_curves import Estimate
+from dljob.core.profiles import Costs, CostTerm, JobType, Profile
 from dljob_wire.messages import Shape
 
 __all__ = ["Estimate", "Predictor", "Span"]
@@ -32,6 +34,27 @@ class Span(NamedTuple):
     high: float
 
 
+class _Usual:
+    """
+    The usual costs of one collection of profiles, for types of jobs without measured ones.
+
+    A job that has never been stopped would seem to be free to stop, if its costs were none until then.
+    """
+
+    def __init__(self, profiles: Mapping[JobType, Profile]) -> None:
+        self.profiles = profiles
+        samples = [each.cost_samples for each in profiles.values() if each.cost_samples]
+        seen = {
+            term.value: [median(each[term]) for each in samples if each.get(term)]
+            for term in CostTerm
+        }
+        self.terms = {term: median(values) for term, values in seen.items() if values}
+
+
+_kept_costs: Kept[_Usual] = Kept(most=4)
+_kept_atlases: Kept[Atlas] = Kept(most=4)
+
+
 class Predictor:
     """
     Predictions for one decision. Cheap to make: conclusions stay with their profile.
@@ -41,16 +64,7 @@ class Predictor:
     the predictions for other shapes.
     """
 
-    __slots__ = (
-        "_costs",
-        "_recreates",
-        "best_type",
-        "estimate",
-        "profiles",
-        "shape",
-        "speed",
-        "speed_with",
-    )
+    __slots__ = ("_atlas", "_cluster", "_costs", "_recreates", "_shapes", "profiles")
 
     def __init__(
         self,
@@ -64,13 +78,11 @@ class Predictor:
         """The profiles behind the conclusions: the same object until something is learnt."""
         self._costs = costs
         self._recreates = mechanism is Mechanism.RECREATE
-        # Bound once, because policies ask for speeds ten thousand times a decision.
-        speeds = Speeds(profiles, cluster)
-        self.speed = speeds.speed
-        self.speed_with = speeds.speed_with
-        self.estimate = speeds.estimate
-        self.shape = speeds.shape
-        self.best_type = speeds.best_type
+        self._atlas = _kept_atlases.recall(
+            lambda atlas: atlas.profiles is profiles, lambda: Atlas(profiles)
+        )
+        self._cluster = cluster
+        self._shapes: dict[tuple[int, str], Shape] = {}
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Predictor":
@@ -81,6 +93,71 @@ class Predictor:
             mechanism=snapshot.mechanism,
             cluster=snapshot.cluster,
         )
+
+    # --- speeds of types of jobs, and shapes of this cluster
+
+    def speed(self, job: Job, shape: Shape) -> float:
+        """Iterations per second; 0 if nothing is known about it."""
+        # This repeats estimate(), because policies ask it ten thousand times a decision.
+        profile = self.profiles.get(job.type)
+        if profile is not None:
+            known: Estimate | None = profile.memo.get(shape)
+            if known is not None:
+                return known[0]
+        return self._atlas.estimate(job.type, shape)[0]
+
+    def speed_with(self, job: Job, shape: Shape, *, batch_size: int | None) -> float:
+        """
+        The speed with another global batch, in iterations a second of the job's own batch.
+
+        An iteration with twice the batch is two of the job's own: it is as many samples.
+        """
+        own = job.type.batch_size or job.training.batch_size
+        if not batch_size or not own or batch_size == own:
+            return self.speed(job, shape)
+        kind = job.type._replace(batch_size=batch_size)
+        return self._atlas.estimate(kind, shape)[0] * (batch_size / own)
+
+    def estimate(self, job: Job, shape: Shape) -> Estimate:
+        """The speed with its confidence."""
+        profile = self.profiles.get(job.type)
+        if profile is not None:
+            known: Estimate | None = profile.memo.get(shape)
+            if known is not None:
+                return known
+        return self._atlas.estimate(job.type, shape)
+
+    def shape(self, gpus: int, gpu_type: str) -> Shape:
+        """Return the best shape of ``gpus`` GPUs of a type: on the fewest nodes of this cluster."""
+        known = self._shapes.get((gpus, gpu_type))
+        if known is None:
+            nodes = _fewest_nodes(self._cluster, gpus, types=gpu_type.split("+"))
+            known = self._shapes[gpus, gpu_type] = Shape(gpus, nodes, gpu_type)
+        return known
+
+    def best_type(self, job: Job, gpus: int) -> str:
+        """
+        Return the acceptable type of this cluster on which the job is fastest with ``gpus`` GPUs.
+
+        A type with fewer GPUs than that counts only if none has enough; ties go to what the user
+        named first.
+        """
+        there = self._cluster.types
+        wanted = job.gpus.types
+        types = [kind for kind in wanted if kind in there] if wanted else there
+        if len(types) == 1:
+            return types[0]
+        totals = self._cluster.totals
+        enough = [kind for kind in types if totals[kind] >= gpus]
+        if not enough and job.gpus.mixed and types:
+            return "+".join(sorted(types))
+        # max() keeps the first of equals, which is the user's order.
+        return max(
+            enough or types or wanted or ("",),
+            key=lambda kind: self.speed(job, self.shape(gpus, kind)),
+        )
+
+    # --- times of a job, in seconds from now
 
     def is_measured(self, state: JobState) -> bool:
         """Return whether a profile says how fast the job is; the first steps of a start include its warm-up."""
@@ -100,8 +177,6 @@ class Predictor:
             return self.speed(job, shape) * (observed / here)
         # Only the present speed is known: assume that it scales like the usual job.
         return observed * usual_growth(present.gpus, shape.gpus)
-
-    # --- times, in seconds from now
 
     def costs_of(self, job: Job) -> Costs:
         """Return the costs of starting and stopping this job: as measured, as usual, or as set for all."""
@@ -180,3 +255,34 @@ class Predictor:
         if self._recreates:
             return costs.pod_restart(gpus)
         return costs.process_restart(gpus)
+
+
+def _fewest_nodes(cluster: Cluster, gpus: int, *, types: Sequence[str]) -> int:
+    """Count the largest nodes that together hold ``gpus`` GPUs; where all do not suffice, return
+    their number."""
+    sizes = (
+        cluster.sizes.get(types[0], ())
+        if len(types) == 1
+        else sorted((n for kind in types for n in cluster.sizes.get(kind, ())), reverse=True)
+    )
+    for count, size in enumerate(sizes, start=1):
+        gpus -= size
+        if gpus <= 0:
+            # Types that are mixed are on a node each.
+            return max(count, len(types))
+    return max(len(sizes), len(types))
+
+
+def find_costs(
+    profiles: Mapping[JobType, Profile], profile: Profile | None, *, defaults: Costs
+) -> Costs:
+    """Return the costs of a type of job; ``defaults`` hold where no type was measured."""
+    if profile is not None and profile.costs is not None and not profile.cost_samples:
+        return profile.costs  # They were measured offline, all of them.
+    usual = _kept_costs.recall(
+        lambda each: each.profiles is profiles, lambda: _Usual(profiles)
+    ).terms
+    measured = profile.cost_samples if profile is not None else {}
+    costs = profile.costs if profile is not None and profile.costs is not None else defaults
+    missing = {term: seconds for term, seconds in usual.items() if term not in measured}
+    return replace(costs, **missing) if missing else costs

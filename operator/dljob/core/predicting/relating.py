@@ -1,8 +1,8 @@
 """
 How fast a type of job trains in a shape, by its own profile and those of others.
 
-:class:`dljob.core.predicting.speeds.Speeds` calls this. Where a profile alone does not suffice
-(:mod:`dljob.core.predicting.interpolating`), it is asked in this order, with falling confidence:
+:class:`dljob.core.predicting.predictor.Predictor` calls this. Where a profile alone does not suffice
+(:mod:`dljob.core.predicting.speed_curves`), it is asked in this order, with falling confidence:
 
 1. the same type of GPU over another number of nodes: every doubling of the nodes costs a constant
    share, learnt from shapes of equal count (this profile's, else its relatives', else a default);
@@ -17,12 +17,12 @@ between decisions for as long as the collection is the same object; a collection
 must not be changed in place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 
-from dljob.core.predicting.conclusions import Kept
 from dljob.core.predicting.growths import Factor, Growths
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.relatives import Relatives, remoteness
+from dljob.core.predicting.speed_curves import (
     Estimate,
     bound_growth,
     estimate_alone,
@@ -31,7 +31,6 @@ from dljob.core.predicting.interpolating import (
     read_curve,
     type_ratio_alone,
 )
-from dljob.core.predicting.relatives import Relatives, remoteness
 from dljob.core.profiles import JobType, Profile
 from dljob_wire.messages import Shape
 
@@ -114,30 +113,24 @@ class Atlas:
         best = UNKNOWN
         for source in points_by_type(profile):
             base = self.estimate(kind, Shape(shape.gpus, shape.nodes, source))
-            ratio = self._type_ratio(kind, source, new=shape.gpu_type)
+            key = (kind.model, source, shape.gpu_type)
+            ratio = self._ratios.get(key)
+            if ratio is None:
+                ratio = _find_type_ratio(self._relatives, kind, old=source, new=shape.gpu_type)
+                self._ratios[key] = ratio
             rival = Estimate(base.value * ratio.value, base.confidence * ratio.confidence)
             if rival.confidence > best.confidence:
                 best = rival
         return best
 
-    def _type_ratio(self, kind: JobType, old: str, *, new: str) -> Factor:
-        key = (kind.model, old, new)
-        known = self._ratios.get(key)
-        if known is None:
-            known = self._ratios[key] = _find_type_ratio(self._relatives, kind, old=old, new=new)
-        return known
-
     # --- relatives
 
     def _from_relatives(self, kind: JobType, shape: Shape) -> Estimate:
-        # Jobs of other models say nothing: they are faster or slower by orders of magnitude.
-        same_model = self._relatives.same_model(kind)
-        return self._from_same_model(kind, same_model, shape=shape) if same_model else UNKNOWN
-
-    def _from_same_model(
-        self, kind: JobType, relatives: Sequence[Profile], *, shape: Shape
-    ) -> Estimate:
         """Take the one with the nearest batch size, and let the computed part grow with it."""
+        # Jobs of other models say nothing: they are faster or slower by orders of magnitude.
+        relatives = self._relatives.same_model(kind)
+        if not relatives:
+            return UNKNOWN
         nearest = min(relatives, key=lambda each: remoteness(kind, shape.gpu_type, relative=each))
         base = self.estimate(nearest.type, shape)
         known = kind.batch_size and nearest.type.batch_size
@@ -157,11 +150,3 @@ def _find_type_ratio(relatives: Relatives, kind: JobType, *, old: str, new: str)
         return Factor(TYPE_SPEED[new] / TYPE_SPEED[old], 0.3)
     # The nameless type is "the one there is": most likely the very one that was measured.
     return Factor(1.0, 0.5 if "" in {old, new} else 0.1)
-
-
-_kept: Kept[Atlas] = Kept(most=4)
-
-
-def atlas_of(profiles: Mapping[JobType, Profile]) -> Atlas:
-    """The atlas of a collection, the same as the last time if it is the same object."""
-    return _kept.recall(lambda atlas: atlas.profiles is profiles, lambda: Atlas(profiles))

@@ -4,7 +4,7 @@ all."""
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from dljob.core.predicting.interpolating import points_by_type
+from dljob.core.predicting.speed_curves import points_by_type
 from dljob.core.profiles import JobType, Profile
 
 

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple
 from dljob.core.model import GpuRef, NodeName
 from dljob.core.recording.record import MOST_MISSING, Gpu, Record
 from dljob.core.recording.sums import Span, list_spans
+from dljob.core.recording.usage import Interval, merge
 
 WITHHELD: Final = "the reason is not shown, because it may name jobs that you may not see"
 """The reason of every outage: the true one may name the job that does not release the GPU."""
-
-Interval = tuple[float, float]
 
 
 def list_jobs(record: Record) -> frozenset[str]:
@@ -27,7 +26,7 @@ def list_jobs(record: Record) -> frozenset[str]:
 
 
 def narrow(record: Record, hidden: Collection[str], *, lack: str) -> Record:
-    """Leave out the lines of hidden jobs; ``lack`` is the sentence that tells readers."""
+    """Leave out the lines of hidden jobs; ``lack`` is the sentence about it for readers."""
     jobs = [line for line in record.lines if not isinstance(line, Gpu) and line.job not in hidden]
     # A sentence about a gap may be about one job, and then it names that job.
     kept = [each for each in record.header.missing if not any(job in each for job in hidden)]
@@ -44,22 +43,11 @@ def narrow(record: Record, hidden: Collection[str], *, lack: str) -> Record:
 
 def list_held(spans: Iterable[Span]) -> dict[GpuRef, list[Interval]]:
     """List when each GPU is held, without the moments at which one span follows on another."""
-    held: dict[GpuRef, list[Interval]] = {}
+    held: dict[GpuRef, list[tuple[float, float]]] = {}
     for span in spans:
         for ref in span.placement.refs():
             held.setdefault(ref, []).append((span.begin, span.end))
-    return {ref: _join(intervals) for ref, intervals in held.items()}
-
-
-def _join(intervals: Sequence[Interval]) -> list[Interval]:
-    """Make one interval of those that touch."""
-    joined: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return joined
+    return {ref: list(merge(intervals)) for ref, intervals in held.items()}
 
 
 class _Change(NamedTuple):

@@ -1,5 +1,5 @@
 """
-The record of what happened: a header, and one line for each thing that happened, as JSON lines.
+The record of events: a header, and one line for each event, as JSON lines.
 
 ``dljob record`` writes it on one machine and on a cluster, ``dljob simulate --record`` in the simulator.
 docs/record.md describes each field for users. Times are seconds: since the epoch, or since the begin of
@@ -148,7 +148,7 @@ class Header:
     source: Source = declare(OneOf(Source))
     clock: Clock = declare(OneOf(Clock), Clock.EPOCH)
     since: float = declare(_TIME, 0.0)
-    """Lines before that time tell only how things were then."""
+    """Lines before that time describe only the state at that time."""
     until: float = declare(_TIME, 0.0)
     """The last line of a job holds until then."""
     policy: str = declare(_NAME, "")

@@ -17,7 +17,7 @@ from dljob.core.recording.usage import Held, Holder, Usage, Waste, sum_usage
 
 
 class By(StrEnum):
-    """What the rows of a report are."""
+    """The grouping of the rows of a report."""
 
     NAMESPACE = "namespace"
     USER = "user"
@@ -159,21 +159,13 @@ def _list_rows(usage: Usage, name_of: Callable[[Holder | Waste], str]) -> list[R
 def _namer(record: Record, by: By) -> Callable[[Holder | Waste], str]:
     """Return the function that names the group of a job on GPUs of a type."""
     submitted = {line.job: line for line in record.lines if isinstance(line, Submitted)}
-
-    def read_model(part: Holder | Waste) -> str:
-        line = submitted.get(part.job)
-        return line.model if line is not None else ""
-
-    def read_user(part: Holder | Waste) -> str:
-        # On a server that users share, each user has a namespace of the user's name.
-        line = submitted.get(part.job)
-        return (line.user if line is not None else "") or namespace_of(part.job)
-
+    none = Submitted(at=0.0, job="")
     namers: Mapping[By, Callable[[Holder | Waste], str]] = {
         By.NAMESPACE: lambda part: namespace_of(part.job),
-        By.USER: read_user,
+        # On a server that users share, each user has a namespace of the user's name.
+        By.USER: lambda part: submitted.get(part.job, none).user or namespace_of(part.job),
         By.JOB: lambda part: part.job,
-        By.MODEL: read_model,
+        By.MODEL: lambda part: submitted.get(part.job, none).model,
         By.TYPE: lambda part: part.gpu_type,
     }
     return namers[by]

@@ -31,7 +31,7 @@ class Span(NamedTuple):
     placement: Placement
     generation: int
     is_over: bool = True
-    """Whether the job had them until then only; false: the record ends."""
+    """True if the job had them until then only; false if the record ends there."""
 
     @property
     def gpu_seconds(self) -> float:
@@ -232,7 +232,7 @@ def cut(lines: Sequence[Line], since: float) -> tuple[Line, ...]:
     """
     Leave out what was before ``since``, but for how things were then.
 
-    Of each GPU, and of each job that was not over, the last line of each kind that tells a state is kept.
+    Of each GPU, and of each job that was not over, the last line of each kind that describes a state is kept.
     """
     states: dict[tuple[str, ...], Line] = {}
     kept: list[Line] = []

@@ -140,11 +140,6 @@ def sum_usage(record: Record, timelines: Timelines | None = None) -> Usage:
     )
 
 
-def list_waiting(timelines: Timelines) -> tuple[Interval, ...]:
-    """List when at least one job waited for GPUs."""
-    return tuple(_merge(Interval(each.begin, each.end) for each in timelines.waits))
-
-
 Intervals = Mapping[str, tuple[Interval, ...]]
 
 
@@ -167,7 +162,7 @@ def _list_pauses(
 
 
 def _merge_each(found: Mapping[str, Iterable[Interval]]) -> Intervals:
-    return {job: tuple(_merge(intervals)) for job, intervals in found.items()}
+    return {job: tuple(merge(intervals)) for job, intervals in found.items()}
 
 
 def _list_resumed(record: Record) -> frozenset[tuple[str, int]]:
@@ -206,16 +201,16 @@ def _list_restarts(record: Record) -> frozenset[tuple[str, int]]:
     return frozenset(restarts)
 
 
-def _merge(intervals: Iterable[Interval]) -> Iterator[Interval]:
+def merge(intervals: Iterable[tuple[float, float]]) -> Iterator[Interval]:
     """Join intervals that overlap or touch."""
     last: Interval | None = None
-    for each in sorted(intervals):
-        if last is not None and each.begin <= last.end:
-            last = Interval(last.begin, max(last.end, each.end))
+    for begin, end in sorted(intervals):
+        if last is not None and begin <= last.end:
+            last = Interval(last.begin, max(last.end, end))
             continue
         if last is not None:
             yield last
-        last = each
+        last = Interval(begin, end)
     if last is not None:
         yield last
 
@@ -317,7 +312,7 @@ def _sum_free(record: Record, timelines: Timelines) -> _Free:
             is_held: _Measure([each for each in outages if each.is_held is is_held])
             for is_held in missed
         }
-        for gap in _list_gaps(_merge(held.get(ref, ())), Interval(first, record.header.until)):
+        for gap in _list_gaps(merge(held.get(ref, ())), Interval(first, record.header.until)):
             for is_held, sums in missed.items():
                 sums[gpu_type] = sums.get(gpu_type, 0.0) + measures[is_held].within(*gap)
             free.setdefault(gpu_type, []).extend(_list_gaps(missing, gap))
@@ -361,7 +356,6 @@ class _Area:
 
 
 def _list_types(record: Record) -> Mapping[GpuRef, str]:
-    """Return the type of each GPU."""
     types: dict[GpuRef, str] = {}
     for line in record.lines:
         if isinstance(line, Gpu):

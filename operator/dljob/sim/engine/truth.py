@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dljob.core.model import Cluster
-from dljob.core.predicting import fitting
+from dljob.core.predicting import learning_curves
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.profiles import AccuracyPoint, Costs
 from dljob.sim import beliefs
@@ -119,7 +119,7 @@ class Forecasts:
         job = traced.job
         assert job.training.target is not None
         profile = self._known.get(job.type)
-        forecast = fitting.predict_iterations(
+        forecast = learning_curves.predict_iterations(
             profile.accuracy if profile is not None else (),
             tuple(points),
             target=job.training.target,

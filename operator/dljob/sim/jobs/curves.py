@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dljob.core.predicting.growths import SPREAD_EXPONENT
-from dljob.core.predicting.interpolating import points_by_type, spread_exponent_alone
 from dljob.core.predicting.relating import TYPE_SPEED, Atlas
+from dljob.core.predicting.speed_curves import points_by_type, spread_exponent_alone
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob_wire.messages import Shape
 

@@ -1,1 +1,1 @@
-"""What several baselines share: claims on GPUs, their prices, and a knapsack."""
+"""Code that several baselines share: claims on GPUs, their prices, and a knapsack."""

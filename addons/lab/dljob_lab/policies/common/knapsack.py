@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dljob.core.policies.common.hulls import Curve
 from dljob.core.policies.common.multiple_choice import Floats, Option, solve_exactly
 from dljob_lab.policies.common.pricing import fill
+from dljob_lab.policies.common.speed_curves import Curve
 
 MOST_CELLS = 100_000_000
 """The most additions of the dynamic programme, which take about a fifth of a second."""
@@ -93,7 +93,7 @@ def _find_rate(curves: Sequence[Curve], prices: Sequence[float], *, gpus: int) -
 def _reduce(
     options: _Options, jobs: int, *, rate: float, gpus: int, reached: float
 ) -> _Options | None:
-    """Leave out what cannot be part of anything better than what is reached; ``None`` if nothing can."""
+    """Leave out options that cannot be part of a better solution; ``None`` if none can."""
     gain = options.value - rate * options.gpus
     starts = np.searchsorted(options.job, np.arange(jobs))
     best = np.maximum.reduceat(gain, starts)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dljob.core.model import JobId
-from dljob.core.policies.common.hulls import Curve, Step
+from dljob.core.policies.common.hulls import Step
+from dljob_lab.policies.common.speed_curves import Curve
 
 Slots = list[tuple[float, float]]
 """A heap of (what a GPU is worth where it is, how many GPUs are worth that)."""
@@ -78,9 +79,9 @@ def fill(curves: Sequence[Curve], prices: Sequence[float], *, gpus: int) -> list
     """
     Share GPUs out by price x gain in speed, and return how many each job gets.
 
-    Steps of the hulls are taken in the order of what their GPUs are worth, equals in the order of
-    the jobs. On hulls whose steps are one GPU each that is the best there is. Where a step is
-    wider than what is left, its job is passed; what is left in the end goes, in the same order, to
+    Steps of the hulls are taken in the order of the worth of their GPUs, equals in the order of
+    the jobs. On hulls whose steps are one GPU each that is the best solution. Where a step is
+    wider than the rest, its job is passed; GPUs that are left in the end go, in the same order, to
     options that are no corners of a hull.
     """
     counts = [0] * len(curves)

@@ -11,18 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from dljob.core.assuming import AS_LONG_AGAIN, GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
 from dljob.core.placement.counting import count_nodes, count_usable
 from dljob.core.placement.free_gpus import Room, grow
 from dljob.core.placement.largest import acceptable_types, largest_possible
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob.core.policies.common.ordering import BEHIND, keep, keep_all
 from dljob.core.predicting.conclusions import Kept
 from dljob.core.predicting.growths import usual_growth
 from dljob.core.predicting.predictor import SUPPOSED_S
 from dljob.core.profiles import JobType
 from dljob_lab.policies.common.pricing import Priced, Worths
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
+
+BY_CLAIMS: Assumes = {
+    Knowledge.LENGTH: AS_LONG_AGAIN,
+    Knowledge.SPEED: f"{USUAL_CURVE}, and needs an hour yet until it trains",
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of the policies that share GPUs by claims."""
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 _FAIR_SHARE = Cause(CauseCode.FAIR_SHARE)
@@ -65,7 +73,7 @@ class Claims:
     """All that take part in a decision."""
 
     by_type: Mapping[str, list[Claim]]
-    """Those that have GPUs before those that wait, each in order of arrival."""
+    """Jobs that have GPUs before those that wait, each in order of arrival."""
     gpus: Mapping[str, int]
     """How many GPUs of each type they share."""
     fixed: list[JobState] = field(default_factory=list)
@@ -217,7 +225,7 @@ class _Reading:
         speeds = [predictor.speed(state.job, predictor.shape(o, kind)) for o in options]
         if speeds[0] > 0.0:
             return make_curve(options, speeds), True
-        # Nothing is known but what the user allows: it is taken to gain as the usual job does.
+        # Only its allowed numbers are known: assume that it gains as the usual job does.
         return make_curve(options, [usual_growth(options[0], o) for o in options]), False
 
     def _find_span(self, state: JobState, kind: str, *, curve: Curve, is_known: bool) -> float:
@@ -256,7 +264,7 @@ def settle(view: View, claims: Claims, *, wants: Mapping[JobId, int]) -> Decisio
 
 
 def settle_at_prices(view: View, claims: Claims, *, priced: Mapping[JobId, Priced]) -> Decision:
-    """Make shares of what jobs were given at their prices, and say what GPUs are worth to them."""
+    """Make shares of the GPUs that jobs were given at their prices, and state the worth of a GPU to each."""
     wants = {job: each.given for job, each in priced.items() if each.given}
     return replace(settle(view, claims, wants=wants), worths=Worths(priced))
 
@@ -298,7 +306,7 @@ class _Settling:
         self.shares[claim.state.id] = Share(gpus, cause, claim.gpu_type, nodes)
 
     def _is_slower(self, claim: Claim, gpus: int) -> bool:
-        """Return whether the job is known to be slower with what it has than with fewer GPUs."""
+        """Return whether the job is known to be slower with its GPUs than with fewer GPUs."""
         predictor, job = self.view.predictor, claim.state.job
         here = predictor.speed(job, predictor.shape(claim.held, claim.gpu_type))
         return here < predictor.speed(job, predictor.shape(gpus, claim.gpu_type))

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from dljob.core.assuming import BY_CLAIMS, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import JobId
 from dljob.core.options import check, declare
-from dljob.core.policies.common.hulls import Curve
 from dljob.core.policies.common.ordering import BEHIND, keep_all
-from dljob_lab.policies.common.sharing import Claim, read_claims, settle
+from dljob_lab.policies.common.sharing import BY_CLAIMS, Claim, read_claims, settle
+from dljob_lab.policies.common.speed_curves import Curve
 
 LEAST_EXPONENT, MOST_EXPONENT = 0.05, 0.95
 """Between which the fitted exponent is kept: at 1 the closed form has a pole."""

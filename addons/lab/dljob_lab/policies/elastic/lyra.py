@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from dljob.core.assuming import BY_CLAIMS, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import JobId
 from dljob.core.options import check
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob_lab.policies.common import knapsack
-from dljob_lab.policies.common.sharing import Claim, read_claims, settle
+from dljob_lab.policies.common.sharing import BY_CLAIMS, Claim, read_claims, settle
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Lyra:
     this policy at every event. The paper's base demand is what the user of an elastic job asks for, and
     here the least that the job can run on. Where jobs could do with a single GPU, that lets all of them
     in with one each, and the longest get nearly all the rest, because they save most seconds; with
-    ``requested=true`` jobs come in with what they requested.
+    ``requested=true`` jobs come in with the number that they requested.
     """
 
     name: ClassVar[str] = "lyra"
@@ -45,7 +45,7 @@ class Lyra:
     preempts: bool = True
     """True if a job that needs less time yet takes the place of a running one."""
     requested: bool = False
-    """True if a job comes in with what it requested, and not with the least that it can run on."""
+    """True if a job comes in with the number that it requested, and not with the least that it can run on."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -11,9 +11,8 @@ import numpy as np
 from dljob.core.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
-from dljob.core.model import JobId, JobState
+from dljob.core.model import JobId
 from dljob.core.options import check, declare
-from dljob.core.policies.common.hulls import Curve, make_curve
 from dljob.core.policies.common.ordering import NEXT_ROUND, keep_all
 from dljob_lab.policies.common import knapsack
 from dljob_lab.policies.common.sharing import (
@@ -22,6 +21,7 @@ from dljob_lab.policies.common.sharing import (
     read_claims,
     settle,
 )
+from dljob_lab.policies.common.speed_curves import Curve, make_curve
 
 DECIMALS = 2
 """To which the released programme rounds its costs; many are equal then."""
@@ -165,7 +165,7 @@ class Sia:
     ) -> Iterator[Choice]:
         """The configurations of a job, on all of these types, that are better than none."""
         allowed = [(claim, _list_configurations(view, claim)) for claim in there]
-        # A speed over the time at the peak is the part of what is left that a second does, which types share.
+        # A speed over the time at the peak is the part of the remaining work that a second does, which types share.
         slowest = min(points[0][1] / claim.span for claim, points in allowed)
         for claim, points in allowed:
             factor = _find_restart_factor(view, claim, old=old)
@@ -201,7 +201,7 @@ def _choose_configurations(
 
 
 def _find_restart_factor(view: View, claim: Claim, *, old: Rounds) -> float:
-    """Return by what share a change is worth less to a job, because it may be changed as often again."""
+    """Return the factor by which a change is worth less to a job, because it may be changed as often again."""
     state = claim.state
     if state.placement is None:
         return 1.0
@@ -217,7 +217,7 @@ def _remember(view: View, old: Rounds, *, shares: Mapping[JobId, Share], next_at
     most: dict[JobId, int] = {}
     for states in (view.running, view.pending):
         for state in states:
-            had = _count_held(state)
+            had = state.placement.shape.gpus if state.placement is not None else 0
             share = shares.get(state.id)
             has = share.gpus if share is not None else 0
             began = state.id in old.most or had > 0
@@ -225,10 +225,6 @@ def _remember(view: View, old: Rounds, *, shares: Mapping[JobId, Share], next_at
                 most[state.id] = max(old.most.get(state.id, 0), had, has)
                 restarts[state.id] = old.restarts.get(state.id, 0) + (began and has not in (0, had))
     return Rounds(next_at, restarts, most)
-
-
-def _count_held(state: JobState) -> int:
-    return state.placement.shape.gpus if state.placement is not None else 0
 
 
 # --- the programme ------------------------------------------------------------------------
@@ -310,7 +306,7 @@ def _search(
 def take_greedily(
     choices: Sequence[Choice], gpus: Mapping[str, int], *, penalty: float
 ) -> list[Choice]:
-    """The same by what each choice saves a GPU, without looking back."""
+    """The same by the saving of each choice for each GPU, without looking back."""
     left = dict(gpus)
     taken: dict[int, Choice] = {}
     for choice in sorted(choices, key=lambda c: ((c.cost - penalty) / c.gpus, c.job, c.gpus)):

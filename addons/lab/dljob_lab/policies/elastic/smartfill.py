@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dljob.core.assuming import BY_CLAIMS, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import JobId
 from dljob.core.options import check, declare
 from dljob_lab.policies.common import pricing
 from dljob_lab.policies.common.sharing import (
+    BY_CLAIMS,
     Claim,
     read_claims,
     settle_at_prices,

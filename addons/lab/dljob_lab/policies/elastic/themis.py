@@ -5,20 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from dljob.core.assuming import BY_CLAIMS, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.model import Cause, CauseCode, JobId
 from dljob.core.options import check, declare
-from dljob.core.policies.common.hulls import make_curve
 from dljob_lab.policies.common import knapsack
 from dljob_lab.policies.common.sharing import (
+    BY_CLAIMS,
     SHORTEST_SECONDS,
     Claim,
     Claims,
     read_claims,
     settle,
 )
+from dljob_lab.policies.common.speed_curves import make_curve
 
 _NEXT_LEASE = Cause(CauseCode.NEXT_LEASE)
 
@@ -62,7 +63,7 @@ class Themis:
     Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling" (NSDI 2020): the finish-time
     fairness rho of a job is its time from submission to its end in the shared cluster over the time that
     it takes alone. GPUs whose lease has ended, and free ones, are offered to the 1 - ``f`` of the
-    jobs without a lease whose rho is worst. They bid with what rho would be on each number of GPUs up to
+    jobs without a lease whose rho is worst. They bid with their rho on each number of GPUs up to
     the requested one, and the auction maximises the product of 1 / rho over the bidders
     (exactly, :func:`dljob_lab.policies.common.knapsack.solve`). GPUs that it leaves go to the others, worst first.
 
@@ -168,7 +169,7 @@ def find_winners(bidders: Sequence[Bid], gpus: int) -> list[int]:
 
 
 def _give_rest(bids: list[Bid], wants: dict[JobId, int], *, gpus: int) -> int:
-    """Raise those in this order to what they requested; return how many GPUs are left."""
+    """Raise these in this order to the number that they requested; return how many GPUs are left."""
     for bid in bids:
         if gpus <= 0:
             break

@@ -8,6 +8,7 @@ from dljob.core.contract import Decision, View
 from dljob.core.model import JobState
 from dljob.core.placement.free_gpus import Fit, Room
 from dljob.core.policies.common import ordering
+from dljob_lab.policies.common.nodes import find_along, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,14 @@ def find_apart(room: Room, state: JobState, gpus: int, view: View) -> Fit | None
     """Nodes that no other job is on, the fewest; others only when those do not suffice."""
     usable = view.cluster.usable
     for kind in ordering.rank_types(state, gpus, view=view):
-        there = ordering.nodes_of(state, (kind,), cluster=view.cluster)
+        there = nodes_of(state, (kind,), cluster=view.cluster)
         nodes = [node for node in there if room.takes_pod(state, node)]
         apart = {node for node in nodes if room.nodes[node] == len(usable[node])}
         whole = [node for node in nodes if node in apart and room.nodes[node] >= gpus]
         if whole:
             return Fit(kind, {min(whole, key=lambda node: room.nodes[node]): gpus})
         nodes.sort(key=lambda node: (node not in apart, -room.nodes[node]))
-        fit = ordering.find_along(nodes, room, state=state, gpus=gpus)
+        fit = find_along(nodes, room, state=state, gpus=gpus)
         if fit is not None:
             return fit
     # The remaining cases are limits on the number of nodes, and mixtures of types.

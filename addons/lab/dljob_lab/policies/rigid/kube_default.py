@@ -10,6 +10,7 @@ from dljob.core.contract import Decision, View
 from dljob.core.model import JobState
 from dljob.core.placement.free_gpus import Fit, Room
 from dljob.core.policies.common import ordering
+from dljob_lab.policies.common.nodes import choices_of_types, find_along, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,12 @@ def draw(seed: int, job: str, options: tuple[int, ...]) -> int:
 def find_emptiest(room: Room, state: JobState, gpus: int, view: View) -> Fit | None:
     """The emptiest nodes first; a mixture of types only for a job that finds no single one."""
     best: tuple[int, Fit] | None = None
-    for kinds in ordering.choices_of_types(state, view.cluster):
+    for kinds in choices_of_types(state, view.cluster):
         if sum(room.free[kind] for kind in kinds) < gpus or (len(kinds) > 1 and best is not None):
             continue
-        nodes = list(ordering.nodes_of(state, kinds, cluster=view.cluster))
+        nodes = list(nodes_of(state, kinds, cluster=view.cluster))
         nodes.sort(key=lambda node: -room.nodes[node])
-        fit = ordering.find_along(nodes, room, state=state, gpus=gpus)
+        fit = find_along(nodes, room, state=state, gpus=gpus)
         if fit is not None and (best is None or room.nodes[nodes[0]] > best[0]):
             best = room.nodes[nodes[0]], fit
     return best[1] if best is not None else None

@@ -15,6 +15,7 @@ from dljob.core.placement.counting import count_nodes, name_type
 from dljob.core.placement.free_gpus import Room
 from dljob.core.placement.largest import largest_possible
 from dljob.core.policies.common import ordering
+from dljob_lab.policies.common.nodes import choices_of_types, nodes_of
 
 _ITS_TURN = Cause(CauseCode.ITS_TURN)
 
@@ -65,7 +66,7 @@ class KubePods:
     def _lacks_pods(self, state: JobState, view: View) -> bool:
         if state.placement is None or not self.partial:
             return is_incomplete(state)
-        # The cluster may have become too small for what it has already.
+        # The cluster may have become too small for its present GPUs.
         most = min(state.job.gpus.requested, largest_possible(state, view.cluster))
         return any(state.placement.gpus < option <= most for option in state.job.gpus.options)
 
@@ -105,7 +106,7 @@ class _Pods:
     def _sites(self) -> list["_Site"]:
         """Return where the job could become whole; made when its first pod is bound."""
         state, cluster = self.state, self._cluster
-        choices = ordering.choices_of_types(state, cluster)
+        choices = choices_of_types(state, cluster)
         return [_Site(state, kinds, cluster=cluster, gang=self.gang) for kinds in choices]
 
     @property
@@ -151,7 +152,7 @@ class _Site:
         self.state = state
         self.gang = gang
         self.max_nodes = state.job.gpus.max_nodes
-        there = ordering.nodes_of(state, kinds, cluster=cluster)
+        there = nodes_of(state, kinds, cluster=cluster)
         self.sizes = {node: len(cluster.usable[node]) for node in there}
 
     @cached_property

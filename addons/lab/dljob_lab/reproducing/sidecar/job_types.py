@@ -24,7 +24,7 @@ from enum import Enum
 from functools import cache
 from typing import NamedTuple
 
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.speed_curves import (
     IterationTime,
     Point,
     fit_iteration_time,

@@ -31,7 +31,7 @@ from dljob.control.situation.status import ConditionType
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.model import GpuRef, Job, JobId, Node, Phase, Snapshot
-from dljob.core.predicting.fitting import Forecast
+from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.known_policies import read_live_policy
 from dljob.operator.jobs.entries import Jobs, Specs

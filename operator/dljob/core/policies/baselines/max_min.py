@@ -64,7 +64,7 @@ class _Filling:
         self._past_peak: dict[tuple[JobType, str, int, int], bool] = {}
 
     def fill(self) -> None:
-        # By what they have, not by what they would have: who has nothing comes before all others.
+        # By the GPUs that they have, not by those that they would have: a job without any comes first.
         states = (*self.view.running, *self.view.pending)
         heap = [(0, -s.job.priority, s.order, s.least, s) for s in states]
         heapq.heapify(heap)

@@ -120,7 +120,7 @@ class Offer(NamedTuple):
 
 def find_home(nodes: Mapping[NodeName, int], keeps: int, *, leaves: NodeName) -> NodeName | None:
     """
-    Find the node to which a job on several can withdraw with what it keeps, when it leaves one.
+    Find the node to which a job on several can withdraw with the GPUs that it keeps, when it leaves one.
 
     It gives up everything else, because it has too little there to give on that node alone.
     """

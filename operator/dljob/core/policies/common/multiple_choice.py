@@ -2,7 +2,7 @@
 The multiple-choice knapsack over given options: one option of each job, the greatest sum of worths, a limit of GPUs.
 
 :func:`solve_exactly` is a dynamic programme over the number of GPUs. :func:`solve_by_price` is for many jobs on
-large clusters: one price of a GPU divides them, and only what is left over is divided exactly, among the
+large clusters: one price of a GPU divides them, and only the remaining GPUs are divided exactly, among the
 jobs that are nearly indifferent. Pure functions of numbers.
 """
 
@@ -139,7 +139,7 @@ def _divide_rest(
     paid: Floats,
     chosen: NDArray[np.intp],
 ) -> None:
-    """Solve again for the jobs that come nearest to choosing otherwise, with what they have."""
+    """Solve again for the jobs that come nearest to choosing otherwise, with their present GPUs."""
     places = np.arange(len(items))
     regret = paid.copy()
     regret[chosen, places] = -np.inf

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from dljob.core.contract import Decision, Share, View
-from dljob.core.model import Cause, CauseCode, Cluster, JobId, JobState, NodeName
-from dljob.core.placement.counting import count_usable, name_type
+from dljob.core.model import Cause, CauseCode, Cluster, JobId, JobState
+from dljob.core.placement.counting import count_usable
 from dljob.core.placement.free_gpus import Fit, Room
 from dljob.core.placement.largest import acceptable_types, largest_possible, may_be_anywhere
 
@@ -45,11 +45,6 @@ def count_requested(state: JobState, view: View) -> int:
     return min(requested, largest_option(state, view.cluster))
 
 
-def count_least(state: JobState, view: View) -> int:  # noqa: ARG001
-    """Return the smallest number of GPUs that the job can run on."""
-    return state.least
-
-
 def largest_option(state: JobState, cluster: Cluster) -> int:
     """
     The largest number of GPUs the job can run on that this cluster could give it, if empty.
@@ -79,35 +74,6 @@ def find_packed(room: Room, state: JobState, gpus: int, view: View) -> Fit | Non
         if fit is not None:
             return fit
     return room.find(state, gpus) if state.job.gpus.mixed else None
-
-
-def find_along(nodes: Iterable[NodeName], room: Room, *, state: JobState, gpus: int) -> Fit | None:
-    """Take what is free on these nodes in their order, as far as the job's limits allow."""
-    chosen: dict[NodeName, int] = {}
-    for node in nodes:
-        if gpus == 0 or len(chosen) == state.job.gpus.max_nodes:
-            break
-        taken = min(gpus, room.nodes[node])
-        if taken > 0 and room.takes_pod(state, node):
-            chosen[node] = taken
-            gpus -= taken
-    return Fit(name_type(room.cluster, chosen), chosen) if gpus == 0 else None
-
-
-def nodes_of(state: JobState, kinds: Sequence[str], *, cluster: Cluster) -> Iterator[NodeName]:
-    """The nodes of these types that the job may be on, in order of their names."""
-    for node in cluster.nodes:
-        if node.gpu_type in kinds and (not state.bound_to or node.name in state.bound_to):
-            yield node.name
-
-
-def choices_of_types(state: JobState, cluster: Cluster) -> Iterator[tuple[str, ...]]:
-    """Each type alone that the job accepts, then, if it may mix them, all of them together."""
-    kinds = acceptable_types(state, cluster)
-    for kind in kinds:
-        yield (kind,)
-    if state.job.gpus.mixed and len(kinds) > 1:
-        yield kinds
 
 
 # --- who ----------------------------------------------------------------------------------
@@ -304,7 +270,10 @@ class _Counting:
             if self.most == 0:
                 break
         if not self.view.cluster.flawless:
-            chosen.extend(self._find_spared(chosen))
+            # No other job could get the GPUs of these running jobs.
+            known = {state.id for state in chosen}
+            others = [state for state in self.view.running if state.id not in known]
+            chosen += [s for s in others if not any(gpus for _, gpus in self._held(s))]
         return chosen
 
     def _take(self, state: JobState) -> bool:
@@ -319,12 +288,6 @@ class _Counting:
         if state.placement is None:
             self.newcomers[state.id] = needs
         return True
-
-    def _find_spared(self, chosen: Iterable[JobState]) -> list[JobState]:
-        """Find running jobs to keep, because no other job could get their GPUs."""
-        known = {state.id for state in chosen}
-        others = (state for state in self.view.running if state.id not in known)
-        return [state for state in others if not any(gpus for _, gpus in self._held(state))]
 
     def _held(self, state: JobState) -> Iterable[tuple[str, int]]:
         placement, cluster = state.placement, self.view.cluster

@@ -31,15 +31,17 @@ def rank(view: View, *, by_service: bool = False, count: Count | None = None) ->
     """
     Order all jobs by the time that they still need, or by that time x GPUs, ties by arrival.
 
-    The time is what is predicted for the GPUs that a job requests, of the type that suits it best,
-    for waiting and running jobs alike: were those that run ranked by what they really got, a job
+    The time is the one predicted for the GPUs that a job requests, of the type that suits it best,
+    for waiting and running jobs alike: if running jobs were ranked by the GPUs that they really got, a job
     that got a slower type would be overtaken, and overtake again as soon as it waits.
 
-    With ``count``, for elastic jobs, the time is that on this number of GPUs, regardless of what a
+    With ``count``, for elastic jobs, the time is that on this number of GPUs, regardless of the GPUs that a
     job has now. Jobs of a higher priority then come before all others, and one of unknown length is
     supposed to have one.
     """
-    paces = _find_paces(view, _Rule(by_service, count))
+    rule = _Rule(by_service, count)
+    paces = _kept.recall(lambda paces: paces.suits(view, rule), lambda: _Paces(view, rule))
+    paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
     running = sorted([paces.entry(state, view.now, view=view) for state in view.running])
     blocks = [paces.rank_block(block, view) for block in view.pending.blocks]
     front: list[_Entry] = running
@@ -92,7 +94,7 @@ class _Paces:
         """Seconds, or GPU-seconds, an iteration."""
         self.waiting: dict[JobState, _Entry] = {}
         self.blocks: WeakKeyDictionary[Block[JobState], list[_Entry]] = WeakKeyDictionary()
-        """Waiting jobs by what they need yet; it stays true for as long as they wait."""
+        """Waiting jobs by their remaining need; it stays true for as long as they wait."""
 
     def suits(self, view: View, rule: _Rule) -> bool:
         """Return whether this is about the same things."""
@@ -147,9 +149,3 @@ class _Paces:
 
 
 _kept: Kept[_Paces] = Kept(most=8)
-
-
-def _find_paces(view: View, rule: _Rule) -> _Paces:
-    paces = _kept.recall(lambda paces: paces.suits(view, rule), lambda: _Paces(view, rule))
-    paces.prune(1000 + 4 * (len(view.pending) + len(view.running)))
-    return paces

@@ -18,7 +18,7 @@ MOST_REMEMBERED = 400
 """The number of lengths that are remembered, the latest ones."""
 
 FEWEST = 10
-"""As long as fewer jobs have ended, what is supposed at first counts more than what they say."""
+"""As long as fewer jobs have ended, the first guess counts more than their lengths."""
 
 FIRST_GUESS_SECONDS = 600.0
 """The median length on one GPU that is supposed of a job at first."""

@@ -1,8 +1,9 @@
 """The steps of one decision of ``foresight``."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 from dljob.core.assuming import GUESSES, USUAL_CURVE, Assumes, Knowledge
@@ -12,15 +13,24 @@ from dljob.core.model import Cause, CauseCode, JobId, JobState
 from dljob.core.options import check, declare
 from dljob.core.placement.counting import count_usable
 from dljob.core.policies.foresight.bids import Bid, Bidders
-from dljob.core.policies.foresight.choosing import choose_by_type, choose_rest
+from dljob.core.policies.foresight.choosing import (
+    choose_by_type,
+    choose_rest,
+    list_options,
+    switch_types,
+)
 from dljob.core.policies.foresight.lengths import MOST_REMEMBERED, Experience
-from dljob.core.policies.foresight.memory import Memory, Progress, State, recall
-from dljob.core.policies.foresight.placing.arranging import Arranging, leave_only
-from dljob.core.policies.foresight.placing.sites import KEEPS
+from dljob.core.policies.foresight.memory import (
+    Memory,
+    Progress,
+    State,
+    expect_tenure,
+    recall,
+    remember_tenures,
+)
+from dljob.core.policies.foresight.placing import Arranging
 from dljob.core.policies.foresight.pricing import find_prices, fix_sizes
-from dljob.core.policies.foresight.switching import switch_types
-from dljob.core.policies.foresight.tenures import expect_tenure, remember_tenures
-from dljob.core.policies.foresight.worths import Worths
+from dljob.core.policies.foresight.sites import KEEPS
 from dljob.core.predicting.conclusions import Kept
 
 _WAIT = Cause(CauseCode.NO_ROOM)
@@ -31,6 +41,9 @@ USUAL_SHARE = 0.75
 FEWEST_TIMES = 20
 """Include the expected times of present jobs until this many jobs have ended."""
 
+ALL = 1 << 30
+"""More GPUs than any cluster has: no option is left out for want of them."""
+
 HIGHEST_WEIGHT = 1e150
 """If the number of different priorities would bring weights above this, each step counts less."""
 
@@ -38,14 +51,14 @@ HIGHEST_WEIGHT = 1e150
 @dataclass(frozen=True, slots=True)
 class Foresight:
     """
-    Price every job by what its GPUs would be worth to others, and take the shares worth most.
+    Price every job by the worth of its GPUs to others, and take the shares worth most.
 
-    1. Each job bids with what it needs yet and how it scales (:mod:`.bids`).
+    1. Each job bids with its remaining need and its scaling (:mod:`.bids`).
     2. Prices follow backwards from the job that is expected to end last (:mod:`.pricing`). A job that
        will keep the GPUs it starts with bids for one number of them, the right one for its whole life.
     3. The shares that are worth most at these prices are chosen, after what each change costs
-       (:mod:`.choosing`); with several types of GPU jobs also change theirs (:mod:`.switching`).
-    4. They are given nodes; where they do not fit, other jobs move if that pays (:mod:`.arranging`).
+       (:mod:`.choosing`); with several types of GPU jobs also change theirs.
+    4. They are given nodes; where they do not fit, other jobs move if that pays (:mod:`.placing`).
 
     The aim is the least mean completion time, with ``ageing`` as the weight on the slowest jobs. A
     job of a higher priority counts as much as ``priority_weight`` jobs of the next lower one.
@@ -83,14 +96,17 @@ class Foresight:
         memory = recall(view)
         lengths = _remember_ends(memory, view)
         experience = Experience(tuple(sorted(lengths.values())))
-        bids = _find_bidders(view).collect(view, experience)
+        bidders = _kept.recall(lambda bidders: bidders.suits(view), lambda: Bidders(view))
+        bids = bidders.collect(view, experience)
         spans = _remember_spans(memory, view.now, lengths=lengths)
         tenures, usual_tenure = remember_tenures(memory, view)
         for bid in bids:
             bid.horizon = expect_tenure(tenures.get(bid.state.id), usual_tenure, now=view.now)
         self._weigh(bids, view.now, earlier=spans.values())
 
-        outsiders = _find_outsiders(view, bids)
+        # The running jobs without a bid have GPUs of several types, and go on.
+        bidding = {bid.state.id for bid in bids if bid.held}
+        outsiders = [state for state in view.running if state.id not in bidding]
         capacities = _find_capacities(view, outsiders)
         floors = {kind: self.arrivals * level for kind, level in memory.levels.items()}
         prices = find_prices(bids, capacities, floors=floors)
@@ -98,9 +114,10 @@ class Foresight:
             prices = find_prices(bids, capacities, floors=floors)
 
         chosen = self._choose(bids, capacities)
-        kept = [bid.state.id for bid in chosen if bid.held]
-        survivors = leave_only(view, (*kept, *(state.id for state in outsiders)))
-        arranging = Arranging(survivors, chosen, horizon=self.horizon)
+        kept = {bid.state.id for bid in chosen if bid.held}
+        kept.update(state.id for state in outsiders)
+        running = tuple(state for state in view.running if state.id in kept)
+        arranging = Arranging(replace(view, running=running), chosen, horizon=self.horizon)
         others = [bid for bid in bids if bid not in chosen]
         shares = arranging.arrange(others)
         _start_mixed(view, arranging, shares=shares)
@@ -147,16 +164,6 @@ class Foresight:
 
 
 _kept: Kept[Bidders] = Kept(most=4)
-
-
-def _find_bidders(view: View) -> Bidders:
-    return _kept.recall(lambda bidders: bidders.suits(view), lambda: Bidders(view))
-
-
-def _find_outsiders(view: View, bids: Iterable[Bid]) -> list[JobState]:
-    """Return the running jobs without a bid: they have GPUs of several types and continue."""
-    bidding = {bid.state.id for bid in bids if bid.held}
-    return [state for state in view.running if state.id not in bidding]
 
 
 def _find_capacities(view: View, outsiders: Iterable[JobState]) -> dict[str, int]:
@@ -239,3 +246,54 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
                 attained, pace = state.service_at(view.now), float(bid.held)
             progress[state.id] = Progress(attained, pace, state.job.submitted_at)
     return progress
+
+
+class Worths(Mapping[JobId, float]):
+    """
+    The worth of a GPU to each job after a decision, for the reasons that people read.
+
+    Worths of jobs that nothing changes for are found on demand, because thousands may wait
+    and a user asks about few. All are counted after the cost of the change that they would take.
+    """
+
+    def __init__(
+        self, changed: Mapping[JobId, float], bids: Iterable[Bid], *, horizon: float
+    ) -> None:
+        self._changed = changed
+        self._bids = bids
+        self._horizon = horizon
+
+    @cached_property
+    def _by_job(self) -> Mapping[JobId, Bid]:
+        return {bid.state.id: bid for bid in self._bids}
+
+    def __getitem__(self, job: JobId) -> float:
+        known = self._changed.get(job)
+        if known is not None:
+            return known
+        bid = self._by_job[job]
+        return self._find_kept(bid) if bid.held else self._find_wanted(bid)
+
+    def __iter__(self) -> Iterator[JobId]:
+        yield from self._by_job
+
+    def __len__(self) -> int:
+        return len(self._by_job)
+
+    def _find_kept(self, bid: Bid) -> float:
+        """The least loss of the job with each GPU that it gave up."""
+        options = list_options(bid, ALL, horizon=self._horizon)
+        kept = next((option for option in options if option[0] == bid.held), None)
+        if kept is None:
+            return 0.0
+        _, most, all_worth = kept
+        fewer = ((weight, worth) for _, weight, worth in options if weight < most)
+        losses = ((all_worth - worth) / (most - weight) for weight, worth in fewer)
+        return max(0.0, min(losses, default=0.0))
+
+    def _find_wanted(self, bid: Bid) -> float:
+        """The worth of each GPU of its smallest share to a job that waits."""
+        options = list_options(bid, ALL, horizon=self._horizon)
+        wanted = ((weight, worth) for gpus, weight, worth in options if gpus)
+        weight, worth = next(wanted, (1, 0.0))
+        return max(0.0, worth / weight)

@@ -7,8 +7,8 @@ that sum is just the number of present jobs, because each second costs each of t
 So prices follow backwards from the job that ends last: with the prices of those behind it known, the
 price of a job is the least at which the maximum grows by its weight.
 
-For whole GPUs that maximum is greedy. Each GPU of the cluster is a *slot* that holds the worth of what
-it would be used for. A job that takes k GPUs takes the k slots of least worth, so that its price is
+For whole GPUs that maximum is greedy. Each GPU of the cluster is a *slot* that holds the worth of its
+best use. A job that takes k GPUs takes the k slots of least worth, so that its price is
 
     min over k of (weight + worth of the k least slots) / speed on k GPUs
 
@@ -84,8 +84,8 @@ def fix_sizes(
     """
     Let jobs that wait and will keep what they start with bid for one number of GPUs; say whether there are any.
 
-    ``worths`` says what a GPU of each type is worth to others. Those that such jobs hold already are no
-    longer to be had.
+    ``worths`` says how much a GPU of each type is worth to others. No other job gets the GPUs that such
+    jobs hold already.
     """
     waiting = [bid for bid in bids if bid.state.keeps_first and not bid.held]
     if not waiting:
@@ -156,10 +156,6 @@ def _quote(slots: Mapping[str, Slots], bid: Bid) -> Quote:
     if bid.held or len(bid.curves) == 1:
         # A job that runs stays on its type: the price on a better one would undervalue it there.
         return _quote_on(slots[bid.curve.gpu_type], bid.curve, weight=bid.weight)
-    return _quote_on_any(slots, bid)
-
-
-def _quote_on_any(slots: Mapping[str, Slots], bid: Bid) -> Quote:
     quotes = [_quote_on(slots[curve.gpu_type], curve, weight=bid.weight) for curve in bid.curves]
     return min(quotes, key=lambda quote: quote.price)
 

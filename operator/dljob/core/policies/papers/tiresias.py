@@ -17,7 +17,7 @@ _order = attrgetter("order")
 
 
 class Entry(NamedTuple):
-    """A job in a queue, told by its place in the order of arrival, which never changes."""
+    """A job in a queue, identified by its place in the order of arrival, which never changes."""
 
     order: int
     least: int
@@ -76,18 +76,13 @@ class Tiresias:
         decision = ordering.preempt(view, line.offer)
         queues = line.settle(decision.shares)
         looks = [
-            self._time_to(bound, attained, gpus=gpus)
+            (bound - attained) / gpus if self.exact else (bound - attained / gpus) // gpus
             for bound, queue in zip(self.thresholds, queues.levels, strict=False)
             for attained, gpus in line.iter_attained(queue.running, decision.shares)
         ]
         # Never at once again, regardless of rounding.
         wake_at = view.now + max(1.0, min(looks)) if looks else None
         return replace(decision, wake_at=wake_at, state=queues)
-
-    def _time_to(self, bound: float, attained: float, *, gpus: int) -> float:
-        if self.exact:
-            return (bound - attained) / gpus
-        return (bound - attained / gpus) // gpus
 
 
 def _list_orders(states: Iterable[JobState]) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dljob.core.assuming import BY_CURVES, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.model import JobState
 from dljob.core.options import check
 from dljob.core.policies.common import ordering, ranking
 from dljob_lab.policies.elastic.afs import places
+from dljob_lab.policies.elastic.afs.curves import BY_CURVES
 from dljob_lab.policies.elastic.afs.sharing import Draw, Sharing, Terms, measure_length
 
 
@@ -57,9 +58,7 @@ class AfsL:
 
     def allocate(self, view: View) -> Decision:
         by_length = self.by_length
-        line = (
-            ranking.rank(view, count=ordering.count_least) if by_length else _rank_by_arrival(view)
-        )
+        line = ranking.rank(view, count=_count_least) if by_length else _rank_by_arrival(view)
         sharing = Sharing(view, packing=self.packing)
         sharing.admit(line)
         sharing.weigh()
@@ -72,6 +71,10 @@ class AfsL:
         return (
             Terms(precedence) if self.by_efficiency else Terms(precedence, saturation=lambda _: 0.0)
         )
+
+
+def _count_least(state: JobState, view: View) -> int:  # noqa: ARG001
+    return state.least
 
 
 def _rank_by_arrival(view: View) -> ordering.Line:

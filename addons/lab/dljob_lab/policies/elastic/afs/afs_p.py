@@ -30,7 +30,7 @@ class AfsP(TurnTaking):
       comparison would change shares at every event without a cause.
     - The order of the scan is that of :func:`dljob_lab.policies.elastic.afs.sharing.hand_out`, with lots for lengths.
     - CoDDL measures a new job on all smaller shares at once, because there a change takes
-      milliseconds. Here it takes a restart, so smaller shares are estimated from what is observed.
+      milliseconds. Here it takes a restart, so smaller shares are estimated from observed ones.
     - Of two jobs with the same counter the one that runs comes first, then the one that came first.
       A gang whose least does not fit when its turn comes is passed over until it does.
     """

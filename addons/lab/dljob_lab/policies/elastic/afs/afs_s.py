@@ -27,7 +27,7 @@ class AfsS(TurnTaking):
 
     name: ClassVar[str] = "afs-s"
     paper: ClassVar[str] = "AFS (NSDI '21) appendix D"
-    needs: ClassVar[str] = "nothing; speeds, where known, tell on how many GPUs a job is fastest"
+    needs: ClassVar[str] = "nothing; speeds, where known, show on how many GPUs a job is fastest"
     assumes: ClassVar[Assumes] = {
         Knowledge.SPEED: "takes it to be fastest on the most GPUs that it allows",
         Knowledge.MEASURED: GUESSES,

@@ -22,6 +22,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
+from dljob.core.assuming import AS_LONG_AGAIN, GUESSES, Assumes, Knowledge
+
+BY_CURVES: Assumes = {
+    Knowledge.LENGTH: AS_LONG_AGAIN,
+    Knowledge.SPEED: "supposes that each GPU adds as much as the first",
+    Knowledge.MEASURED: GUESSES,
+}
+"""The fallbacks of the elastic policies after AFS."""
+
 
 class Curve:
     """The numbers of GPUs that are worth having, each faster than those before it, and the speeds."""

@@ -7,13 +7,14 @@ AFS's elastic forms of SRTF and SRSF: the GPUs that these leave idle go to the m
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dljob.core.assuming import BY_CURVES, Assumes
+from dljob.core.assuming import Assumes
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, View
 from dljob.core.options import check
 from dljob.core.policies.common import ranking
 from dljob.core.policies.common.ordering import BEHIND, count_requested
 from dljob_lab.policies.elastic.afs import places
+from dljob_lab.policies.elastic.afs.curves import BY_CURVES
 from dljob_lab.policies.elastic.afs.sharing import Contender, Sharing, Terms
 
 
@@ -28,7 +29,7 @@ class Altruistic:
 
     Where the text leaves room: throughput is counted in GPUs' worth, as in the paper's cluster
     efficiency, because iterations of two models cannot be added; each GPU in turn goes to the job
-    to whose speed it adds the largest share of what its first GPU does. A job that is left without
+    to whose speed it adds the largest share of the gain of its first GPU. A job that is left without
     its request has its least of the rest before others grow: nothing gains more from a GPU. A
     job that is no faster with its request than with fewer gets the fewer.
     """
@@ -51,7 +52,7 @@ class Altruistic:
         sharing = Sharing(view, packing=self.packing)
         sharing.admit(line, count_requested)
         sharing.admit(line)
-        sharing.hand_out(Terms(_arrival, saturation=_price, band=0.0))
+        sharing.hand_out(Terms(lambda each: float(each.state.order), saturation=_price, band=0.0))
         sharing.regulate()
         return places.settle(sharing, line, wait=BEHIND)
 
@@ -60,7 +61,3 @@ def _price(contender: Contender) -> float:
     """Return how many more GPUs would bring as much as the job's first one."""
     curve = contender.curve
     return curve.speeds[0] / curve.options[0] / curve.gain(contender.count)
-
-
-def _arrival(contender: Contender) -> float:
-    return float(contender.state.order)

@@ -22,12 +22,14 @@ import heapq
 from collections.abc import Iterable
 
 from dljob.core.contract import Decision
-from dljob.core.model import Cause, JobState
+from dljob.core.model import Cause, JobId, JobState, NodeName
 from dljob.core.placement.counting import count_nodes
+from dljob.core.placement.free_gpus import grow
+from dljob.core.policies.common.clearing import Clearing, Patience
 from dljob.core.policies.common.ordering import NO_ROOM, Line
-from dljob_lab.policies.elastic.afs.seeking import Seeker
+from dljob_lab.policies.common.sharing import withdraw
 from dljob_lab.policies.elastic.afs.sharing import Sharing, Target
-from dljob_lab.policies.elastic.afs.sites import Sites, keep_largest
+from dljob_lab.policies.elastic.afs.sites import Nodes, Sites
 
 
 def settle(sharing: Sharing, line: Line, *, wait: Cause = NO_ROOM) -> Decision:
@@ -46,7 +48,7 @@ class _Placing:
         self.sites = sites
         self.room = sites.room
         self.packing = packing
-        self.seeker = Seeker(sites, packing=packing)
+        self.seeker = _Seeker(sites, packing=packing)
 
     def place(self, targets: Iterable[Target]) -> bool:
         """Give each target a place; return whether some were given less than their target."""
@@ -101,7 +103,7 @@ class _Placing:
                 self.sites.give(state, fit.nodes, kind=fit.gpu_type)
             return fit.gpu_type if fit is not None else None
         gpus = state.least if "+" not in held.gpu_type else held.gpus
-        nodes = keep_largest(held, gpus)
+        nodes = withdraw(held, gpus)
         if held.gpus < gpus or not self.room.has(self.sites.count_good(state, nodes)):
             return None
         self.sites.give(state, nodes, kind=held.gpu_type)
@@ -140,3 +142,72 @@ def _lower(target: Target) -> Target | None:
     has = held.gpus if held is not None else 0
     smaller = [n for n in target.curve.options if has < n < target.gpus]
     return target._replace(gpus=smaller[-1]) if smaller else None
+
+
+class _Seeker:
+    """Looks for the GPUs of a target: on the nodes of its job, in a gap, or where smaller jobs make room."""
+
+    def __init__(self, sites: Sites, *, packing: bool) -> None:
+        """``packing`` says whether a job has to be on the fewest nodes."""
+        self._sites = sites
+        self._room = sites.room
+        self._predictor = sites.view.predictor
+        self._packing = packing
+        self._movable: dict[NodeName, dict[JobId, JobState]] = {}
+        """Jobs on one node whose number stays the same."""
+        self._patience = Patience()
+
+    def note_staying(self, state: JobState) -> None:
+        """Note a job that keeps its number: it may move to make room, if nothing binds it."""
+        nodes = self._sites.nodes_of(state.id)
+        if nodes is None or len(nodes) != 1 or state.bound_to or state.adjusting:
+            return
+        if self._sites.count_good(state, nodes) == nodes:
+            self._movable.setdefault(next(iter(nodes)), {})[state.id] = state
+
+    def find(self, target: Target) -> Nodes | None:
+        """A place on the fewest nodes, or where packing does not matter, on any."""
+        state, gpus, kind = target.state, target.gpus, target.gpu_type
+        room = self._room
+        if "+" in kind:
+            # It was counted as a mixture because others come first on each type alone.
+            fit = room.find(state, gpus)
+            return fit.nodes if fit is not None and "+" in fit.gpu_type else None
+        fewest = self._predictor.shape(gpus, kind).nodes if self._packing else None
+        have = self._sites.nodes_of(state.id)
+        if fewest == 1 and not state.bound_to:
+            # The usual case, because most jobs are smaller than a machine.
+            home, has = next(iter(have.items())) if have and len(have) == 1 else (None, 0)
+            if home is None or room.nodes[home] < gpus - has:
+                home = room.find_node(state, kind, gpus)
+            return {home: gpus} if home is not None else None
+        if have:
+            nodes = grow(room, state, have, kind, gpus)
+            if nodes is not None and (fewest is None or len(nodes) <= fewest):
+                return nodes
+            if state.bound_to:
+                return None
+        fit = room.find(state, gpus, kind) if room.free.get(kind, 0) >= gpus else None
+        return fit.nodes if fit is not None and (not fewest or len(fit.nodes) <= fewest) else None
+
+    def make_room(self, target: Target) -> Nodes | None:
+        """Let smaller jobs move so that this one has a place on the fewest nodes, or nothing."""
+        state, kind = target.state, target.gpu_type
+        have = self._sites.nodes_of(state.id) or {}
+        if state.bound_to or self._room.free.get(kind, 0) < target.gpus - sum(have.values()):
+            return None
+        if self._patience.is_over(kind, target.gpus):
+            return None
+        clearing = Clearing(self._room, self._movable, kind=kind)
+        nodes = clearing.find(state, target.gpus, have=have)
+        fewest = self._predictor.shape(target.gpus, kind).nodes
+        most = min(fewest, state.job.gpus.max_nodes or fewest)
+        if nodes is None or len(nodes) > most:
+            clearing.undo()
+            self._patience.note_vain(kind, target.gpus)
+            return None
+        # The room counts these moves already, so only the book has to follow.
+        for move in clearing.moves:
+            del self._movable[move.source][move.state.id]
+            self._sites.move(move, kind)
+        return nodes

@@ -57,7 +57,7 @@ def measure_saturation(each: Contender) -> float:
 
 
 def measure_length(each: Contender) -> float:
-    """Return how long it trains yet with what it has: ``len(cnt)`` of Algorithm 1."""
+    """Return its remaining training time with its present GPUs: ``len(cnt)`` of Algorithm 1."""
     return each.work / each.curve.speed(each.count)
 
 

@@ -2,17 +2,18 @@
 Where each job is to be while targets are being placed, and the shares that say so.
 
 :class:`Sites` is the book that :mod:`dljob_lab.policies.elastic.afs.places` fills, in the order in which it
-decides. It keeps the free GPUs in step with what jobs have, and gives each share its cause.
+decides. It keeps the free GPUs in step with the GPUs of jobs, and gives each share its cause.
 """
 
 from collections.abc import Mapping
 
 from dljob.core.contract import Share, View
-from dljob.core.model import Cause, CauseCode, JobId, JobState, NodeName, Placement
+from dljob.core.model import Cause, CauseCode, JobId, JobState, NodeName
 from dljob.core.placement.counting import count_nodes, count_usable
 from dljob.core.placement.free_gpus import Room
 from dljob.core.policies.common.clearing import Relocation
 from dljob.core.policies.common.ordering import keep
+from dljob_lab.policies.common.sharing import withdraw
 from dljob_lab.policies.elastic.afs.sharing import Target
 
 _STARTS = Cause(CauseCode.ITS_TURN)
@@ -52,7 +53,7 @@ class Sites:
         """Let a running job have what it keeps in any case, until it is its turn to grow."""
         state, placement = target.state, target.state.placement
         assert placement is not None
-        nodes = keep_largest(placement, target.gpus)
+        nodes = withdraw(placement, target.gpus)
         self._at[state.id] = nodes
         self.room.take(self.count_good(state, nodes))
         if target.gpus >= placement.gpus:
@@ -107,13 +108,3 @@ class Sites:
         job, kind = target.state.job, target.gpu_type
         fast = predictor.speed(job, predictor.shape(target.gpus, kind))
         return predictor.speed(job, predictor.shape(held.gpus, kind)) < fast
-
-
-def keep_largest(placement: Placement, gpus: int) -> dict[NodeName, int]:
-    """Shrink a placement to its largest parts, so that the nodes are few."""
-    nodes: dict[NodeName, int] = {}
-    for part in sorted(placement.slices, key=lambda part: (-len(part.gpus), part.node)):
-        if gpus > 0:
-            nodes[part.node] = min(gpus, len(part.gpus))
-            gpus -= nodes[part.node]
-    return nodes

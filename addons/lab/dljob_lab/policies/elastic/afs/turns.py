@@ -1,5 +1,5 @@
 """
-Turn turns where sizes are unknown and jobs outnumber GPUs: AFS's processor sharing.
+Take turns where sizes are unknown and jobs outnumber GPUs: AFS's processor sharing.
 
 :class:`TurnTaking` is what ``afs-p`` and ``afs-s`` have in common. Each job has a counter of the whole units of time that it was scheduled
 for. "It allocates one GPU in the increasing order of the job counters in a non-preemptive manner
@@ -111,7 +111,7 @@ class Turn:
                 yield state
 
     def remember(self, decision: Decision) -> Decision:
-        """The decision with what is to be remembered, and when the next turn ends."""
+        """Return the decision with the memory of this policy, and when the next turn ends."""
         turns = TurnState(self.view.now, self.scheduled)
         if not self.is_contended:
             return replace(decision, state=turns)
@@ -146,7 +146,7 @@ class TurnTaking(ABC):
 
     @abstractmethod
     def make_terms(self, view: View) -> Terms:
-        """Return by what each further GPU goes."""
+        """Return the terms by which each further GPU is given."""
 
     def allocate(self, view: View) -> Decision:
         taking = Turn(view, self.unit_s)

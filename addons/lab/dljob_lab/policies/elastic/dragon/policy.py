@@ -57,7 +57,7 @@ class Dragon:
       is its user's. Jobs of equal size come in order of arrival.
     - An urgent job gets as many GPUs as are free for it up to its request; where not even its
       minimum is free, room is made for its minimum only. So does the released code.
-    - A victim gives only what the urgent job lacks on the node concerned, as far as its optional
+    - A victim gives only the GPUs that the urgent job lacks on the node concerned, as far as its optional
       numbers allow, because each scaling restarts the job and the paper wants few of them. A victim
       on several nodes gives up its smallest parts first. The node is that of the job with the most
       surplus, of those on which the jobs together can free enough.

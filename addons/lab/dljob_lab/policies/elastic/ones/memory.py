@@ -82,7 +82,7 @@ class Memory:
         """
         Learn from the jobs that are gone, and forget them.
 
-        A policy cannot tell a job that converged from one that was cancelled. The paper keeps
+        A policy cannot distinguish a job that converged from one that was cancelled. The paper keeps
         both in its history as well.
         """
         ended = self.trainees.keys() - set(living)
@@ -158,7 +158,7 @@ def _trainee(plain: list[Any]) -> Trainee:
 
 
 def start_limit(state: JobState) -> int:
-    """*Start*: a job begins with what its fewest GPUs take."""
+    """*Start*: a job begins with the batch of its fewest GPUs."""
     return state.least
 
 

@@ -20,7 +20,7 @@ _MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
 
 def settle(view: View, room: Room, *, wanted: Mapping[JobState, Gene]) -> dict[JobId, Share]:
     """
-    Make shares of a genome, and promise only what there is room for.
+    Make shares of a genome, and promise only shares for which there is room.
 
     First all that lose, then those that grow, then those that start: as far as nodes allow it,
     which a genome knows nothing of.

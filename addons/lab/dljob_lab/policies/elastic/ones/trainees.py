@@ -114,7 +114,7 @@ class Trainees:
     def _remember(self, state: JobState, share: Share | None, *, is_update: bool) -> Trainee:
         trainee, now = self._known[state.id], self._view.now
         if share is None and state.placement is not None:
-            # It may come back with what it had.
+            # It may come back with the GPUs that it had.
             return replace(
                 trainee,
                 limit=state.placement.gpus,

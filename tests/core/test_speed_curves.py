@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from dljob.core.predicting.interpolating import (
+from dljob.core.predicting.speed_curves import (
     Point,
     bound_growth,
     estimate_alone,

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from dljob.core.model import Direction, Target
-from dljob.core.predicting.fitting import Forecast, _fit_to_limits, fit_curve, predict_iterations
+from dljob.core.predicting.learning_curves import (
+    Forecast,
+    _fit_to_limits,
+    fit_curve,
+    predict_iterations,
+)
 from dljob.core.profiles import AccuracyPoint
 from tests.core.examples import few_examples
 

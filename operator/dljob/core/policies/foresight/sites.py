@@ -1,8 +1,7 @@
 """
 Where each job is to be while shares are given nodes, and which jobs could make room.
 
-:class:`Sites` is the book of one decision. :mod:`.arranging` and :mod:`.leftovers` decide what is
-written into it; :mod:`.appraising` and :mod:`.seeking` read it.
+:class:`Sites` is the book of one decision; :mod:`.placing` reads and writes it.
 """
 
 from collections.abc import Iterable, Mapping

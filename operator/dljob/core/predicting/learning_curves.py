@@ -76,10 +76,6 @@ class Curve:
             return 0.0
         return missing / self.b0 if self.b0 > 0.0 else math.inf
 
-    def slope_at(self, value: float) -> float:
-        """Return how fast the curve falls where it reaches ``value``."""
-        return self.b0 * (value - self.limit) ** 2
-
 
 def predict_iterations(
     profile_points: Sequence[AccuracyPoint],
@@ -166,7 +162,14 @@ class _Sample(NamedTuple):
         values = np.concatenate(
             [_smooth(flip.apply([point.value for point in part])) for part in (offline, online)]
         )
-        weights = np.concatenate([_offline_weights(len(offline)), _online_weights(len(online))])
+        counts = max(len(offline), 1), max(len(online), 1)
+        # Later points count more, because they predict the rest of the curve better.
+        weights = np.concatenate(
+            [
+                np.full(len(offline), min(1.0, OFFLINE_WEIGHT / counts[0])),
+                0.2 + np.arange(1, len(online) + 1) / counts[1],
+            ]
+        )
         iterations = np.array([point.iteration for point in points])
         order = np.argsort(iterations, kind="stable")
         unit = float(values.max()) or 1.0
@@ -222,15 +225,6 @@ def _smooth(values: Floats) -> Floats:
     return smooth
 
 
-def _offline_weights(count: int) -> Floats:
-    return np.full(count, min(1.0, OFFLINE_WEIGHT / max(count, 1)))
-
-
-def _online_weights(count: int) -> Floats:
-    """Weight later points more, because they predict the rest of the curve better."""
-    return 0.2 + np.arange(1, count + 1) / max(count, 1)
-
-
 # --- curves -------------------------------------------------------------------------------
 
 
@@ -250,27 +244,21 @@ def _fit_and_read(sample: _Sample, patience: int) -> Forecast:
     ]
     answers = [likely, *(other.iterations_to(target) for other in others)]
     low, high = min(answers), max(answers)
-    blur = _blur(curve, target, likely=likely)
+    # The noise of the metric moves the crossing by this share, at most threefold.
+    fall = curve.b0 * (target - curve.limit) ** 2 * likely if likely < math.inf else 0.0
+    blur = min(curve.error / fall, math.log(3.0)) if fall > 0.0 else math.log(3.0)
     reach = float(sample.iterations[-1])
+    if high == math.inf:
+        confidence = 0.05 if likely < math.inf else 0.0
+    else:
+        agreement = (low + 1.0) / (high + 1.0)
+        confidence = agreement * math.sqrt(min(1.0, reach / max(likely, 1.0)))
     return Forecast(
         likely,
         low * math.exp(-blur) if low < math.inf else reach,
         high * math.exp(blur),
-        _confidence(low, likely, high=high, reach=reach) / (1.0 + blur),
+        confidence / (1.0 + blur),
     )
-
-
-def _blur(curve: Curve, target: float, *, likely: float) -> float:
-    """By what share the noise of the metric moves the crossing; at most threefold."""
-    fall = curve.slope_at(target) * likely if likely < math.inf else 0.0
-    return min(curve.error / fall, math.log(3.0)) if fall > 0.0 else math.log(3.0)
-
-
-def _confidence(low: float, likely: float, *, high: float, reach: float) -> float:
-    if high == math.inf:
-        return 0.05 if likely < math.inf else 0.0
-    agreement = (low + 1.0) / (high + 1.0)
-    return agreement * math.sqrt(min(1.0, reach / max(likely, 1.0)))
 
 
 def fit_curve(iterations: Floats, values: Floats, *, weights: Floats) -> Curve:
