@@ -60,11 +60,13 @@ def follow_progress(
         start = max(job_pod.start for job_pod in started)
         if start != status.heard and progress.begun and progress.iteration:
             was_at_end = False
-            status = replace(status, lap=lap, heard=start)
+            status = replace(status, lap=lap)
             lapped = count_laps(status, job.checkpoint, iteration=progress.iteration)
             # The work that this start repeats was lost with the start before.
             iteration = lapped + progress.iteration
             status = note_loss(replace(status, lapped=lapped), job, iteration=iteration, now=now)
+            # Only now, because the loss is judged by the start that reported last.
+            status = replace(status, heard=start)
         lapped = status.lapped if lap else 0
         figures |= {"lap": lap, "lapped": lapped}
         iteration = min(lapped + progress.iteration, LARGEST_WHOLE)
