@@ -1,5 +1,5 @@
 """
-The queue as the page shows it and its API tells it: jobs that wait, in the order of their turns.
+The queue as the page and its API show it: jobs that wait, in the order of their turns.
 
 All of it follows from DLJob documents as ``dljob get -o json`` prints them.
 

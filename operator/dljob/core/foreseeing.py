@@ -68,7 +68,7 @@ class Future(NamedTuple):
     """``None`` if unknown."""
     unknown_because: str = ""
     supposes: bool = False
-    """Whether it ends after a supposed time, because its length or its speed is not known."""
+    """True if its end is after a supposed time, because its length or its speed is not known."""
 
 
 class _Pace(Enum):

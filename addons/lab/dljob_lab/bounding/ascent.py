@@ -38,8 +38,8 @@ MOST_LOST = 0.05
 WIDEST_SPREAD = 0.05
 NARROWING = 0.93
 """
-How much jobs are taken to spread over completion times in the first round, and by what factor less
-in each further one. Wide, jobs that are alike do not all rush into one bin; narrow, prices that are
+How much jobs are taken to spread over completion times in the first round, and the factor by which
+this shrinks in each further one. Wide, jobs that are alike do not all rush into one bin; narrow, prices that are
 already good become better.
 """
 

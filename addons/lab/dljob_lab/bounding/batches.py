@@ -2,13 +2,13 @@
 The fastest progress that a job makes in a shape, over all batches that a policy may give it.
 
 :mod:`dljob_lab.bounding.demands` asks. Progress is counted in iterations of the job's own batch, each
-weighed by what its samples are worth where the noise of the training is highest, so no moment of
-the training is faster than what is found here.
+weighed by the worth of its samples where the noise of the training is highest, so no moment of
+the training is faster than this progress.
 
 A job may be allowed thousands of batches, and nearly all of them lie between two others that bound
 them: an iteration takes no less time when its batch is larger, so between two batches ``low`` and
 ``high`` progress is at most ``high / low`` times the progress with ``low``. Only intervals that may
-hold more than what is found already are halved, until they can exceed it by :data:`SLACK` at most.
+hold more than the best so far are halved, until they can exceed it by :data:`SLACK` at most.
 """
 
 import math

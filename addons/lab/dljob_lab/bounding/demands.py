@@ -2,7 +2,7 @@
 The least needs of each job of a workload, in numbers that :mod:`dljob_lab.bounding.dual` can price.
 
 :mod:`dljob_lab.bounding.bounds` calls :func:`read_demands` once for each workload and setting. Everything here
-errs on the side of the job: what is read is never slower, later or dearer than what any policy can
+errs on the side of the job: each number is never slower, later or dearer than the best that any policy can
 give to the job in :class:`dljob.sim.engine.world.World`, because a bound may only err in that direction.
 """
 

@@ -322,7 +322,7 @@ class _Table:
         return sums
 
     def _row_from(self, time: float, inside: int) -> Floats:
-        """The row of a bin of which only what comes after a time is possible."""
+        """The row of a bin that a job can use only after a time."""
         left = self._market.edges[inside + 1] - time
         last = np.maximum(self._gain[inside] - 1.0, 0.0) * left
         row: Floats = time - self._sum_to(time, inside) - last

@@ -1,5 +1,5 @@
 """
-The benchmark that is shipped: which traces, clusters, loads and costs, and which half is for what.
+The benchmark that is shipped: its traces, clusters, loads and costs, and the use of each half.
 
 ``dljob compare --suite`` plays it. ``profiles/suite/suite.yaml`` is the definition, so that any
 author of a scheduler can play the very same simulations, and ``docs/leaderboard.md`` the result.

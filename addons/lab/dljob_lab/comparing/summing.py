@@ -76,7 +76,7 @@ def sum_up(
     Sum up the rows, a line for each group and policy, in the order in which they first appear.
 
     With several references, each figure is compared with the least of theirs. The reference
-    :data:`EXACT` is the policy itself in the same case but for what it knows.
+    :data:`EXACT` is the policy itself in the same case with exact knowledge.
     """
     found_references = _References(rows, references)
     groups: dict[tuple[tuple[str, ...], str], list[Row]] = {}

@@ -112,7 +112,7 @@ def describe_gain(results: Sequence[Result]) -> str:
     for other in results[:-1]:
         makespan = ours.makespan_s / other.makespan_s - 1
         jct = ours.avg_jct_s / other.avg_jct_s - 1
-        told.append(f"beside {other.approach} makespan {makespan:+.0%} and average JCT {jct:+.0%}")
+        told.append(f"against {other.approach} makespan {makespan:+.0%} and average JCT {jct:+.0%}")
     return f"{ours.approach}: {', '.join(told)} (less is better)\n"
 
 

@@ -2,8 +2,8 @@
 The events of a demonstration as one log: lines of JSON, from which all results are made.
 
 A line has the time when it was written (``at``, seconds since the epoch), the ``approach``, the ``job`` and
-``what`` it is about: ``submitted``, ``decided`` (the controller's record of what the job shall have)
-or ``state`` (what its SideCar said). All that is read from it is in :mod:`dljob_lab.demonstrating.reading`.
+``what`` it is about: ``submitted``, ``decided`` (the controller's record of the decision about the job)
+or ``state`` (the report of its SideCar). All that is read from it is in :mod:`dljob_lab.demonstrating.reading`.
 """
 
 import json

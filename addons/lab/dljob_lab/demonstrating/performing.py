@@ -65,7 +65,7 @@ def find_real_machine(cores: int) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class Hall:
-    """Where demonstrations are given: a folder for what is needed meanwhile, and the one event log."""
+    """The place of demonstrations: a temporary folder, and the one event log."""
 
     folder: Path
     machine: Machine

@@ -1,7 +1,7 @@
 """
 From the event log of a demonstration to times: what each job did when, and how fast it was.
 
-Pure. A SideCar tells mere progress up to a second late, but says for how long no iteration was
+Pure. A SideCar reports mere progress up to a second late, but says for how long no iteration was
 reported, so that the time of the latest one is known; when the first one began follows from how
 fast they came.
 """
@@ -113,7 +113,7 @@ def _take_last(stint: Stint, line: Line) -> None:
 
 
 class Clock(NamedTuple):
-    """From the time of a run to that of what is shown."""
+    """Converts the time of a run to the shown time."""
 
     origin: float
     """When the first job was submitted."""
@@ -175,7 +175,7 @@ SHORTEST_S = 0.75
 
 
 def read_speeds(stints: Iterable[Stint], clock: Clock) -> tuple[list[float], list[float]]:
-    """Return how fast a job trained over time, as steps: in iterations a second of what is shown."""
+    """Return how fast a job trained over time, as steps: in iterations per shown second."""
     times, speeds = [0.0], [0.0]
     for stint in stints:
         points = _space(stint)
@@ -189,7 +189,7 @@ def read_speeds(stints: Iterable[Stint], clock: Clock) -> tuple[list[float], lis
 
 
 def _space(stint: Stint) -> list[Sample]:
-    """The samples of a stint that are far enough from each other to tell a speed."""
+    """The samples of a stint that are far enough from each other to show a speed."""
     if not stint.samples:
         return []
     points = [Sample(stint.trains_at, stint.found)]

@@ -169,7 +169,7 @@ _WORDS = {
 
 
 class Lines:
-    """Tells what happens, a line each, in the order in which it does."""
+    """Prints the events, a line each, in the order in which it does."""
 
     def __init__(
         self, journal: Journal, stages: Iterable[Stage], *, say: Callable[[str], None]

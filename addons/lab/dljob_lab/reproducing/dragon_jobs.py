@@ -195,7 +195,7 @@ WIDTHS = (2, 8)
 def make_simulated(
     intensity: float, seed: int, *, assumptions: Assumptions = USUAL, spread: bool = False
 ) -> Workload:
-    """The hundred jobs of section 4.1; steps, which it does not tell, lie between those of Table 1."""
+    """The hundred jobs of section 4.1; the steps, which the paper leaves out, lie between those of Table 1."""
     chance = random.Random(f"dragon, seed {seed}")
     profiles = make_profiles(
         len(SIMULATED),

@@ -218,7 +218,7 @@ def compare_lenet(nodes: tuple[Node, ...]) -> Comparison:
     Three LeNet jobs, whose run times alone say what more pods are worth.
 
     Dynamically chosen, a job has one worker and one parameter server nearly always, so tests 7 and 8
-    tell how long it takes with three pods and with five.
+    show the time with three pods and with five.
     """
     whole, least = alone_s("LeNet", "static"), alone_s("LeNet", "dynamic")
     pods = tuple(range(LEAST_PODS, PODS + 1))

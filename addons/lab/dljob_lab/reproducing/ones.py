@@ -63,8 +63,8 @@ class Case:
 
 
 _ASSUMED = (
-    "the paper tells neither arrivals, nor requests, nor epochs: docs/reproduction/ones.md says what is "
-    "assumed"
+    "the paper states neither arrivals, nor requests, nor epochs: docs/reproduction/ones.md has our "
+    "assumptions"
 )
 
 EXPERIMENTS = (

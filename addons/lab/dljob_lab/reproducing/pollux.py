@@ -59,7 +59,7 @@ SLOW_LOADS = frozenset({"0.5", "1.0"})
 
 NOTES = {
     "pollux": "pollux: batch sizes stay as requested here, theirs grow; see docs/reproduction/pollux.md",
-    "sia": "sia: beside Pollux's published figures, which are of Pollux's world",
+    "sia": "sia: next to Pollux's published figures, which are of Pollux's world",
 }
 
 

@@ -69,7 +69,7 @@ def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
         rows += _compare(entry, outcome.score, wide_s=fmean(wide), alone=alone)
         progress.step()
     notes = (
-        f"avg jct: beside the mean of the durations in the trace, {AS_ASKED}",
+        f"avg jct: next to the mean of the durations in the trace, {AS_ASKED}",
         f"wide avg jct: of the jobs that ask for {WIDE} GPUs or more",
     )
     return Reproduction(tuple(rows), notes=notes)

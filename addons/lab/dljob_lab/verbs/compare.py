@@ -179,7 +179,7 @@ def _read_several(text: str, read: Callable[[str], float]) -> tuple[float, ...]:
     type=_read_groups,
     default="",
     metavar="NAME[,…]",
-    help=f"Tell lines apart by one or more of {', '.join(GROUPS)}.",
+    help=f"Print separate lines for each value of {', '.join(GROUPS)}.",
 )
 @click.option(
     "--jobs",

@@ -46,7 +46,7 @@ def command(
     traces: Path | None,
 ) -> None:
     """
-    Play the evaluation of a paper again and print its own figures beside ours.
+    Play the evaluation of a paper again and print its own figures next to ours.
 
     NAME is one of sidecar, gang, dragon, afs, ones, sia, shockwave, rubick and pollux, which are
     papers, or peers: the figures of other simulators.

@@ -87,7 +87,7 @@ RENEWAL_S = 86_400.0
     "--proxy-user-prefix",
     default="",
     metavar="PREFIX",
-    help="What the API server puts before the names of these users.",
+    help="The prefix that the API server puts before the names of these users.",
 )
 @click.option(
     "--proxy-groups", default="", metavar="HEADER", help="The header with the user's groups."
@@ -96,7 +96,7 @@ RENEWAL_S = 86_400.0
     "--proxy-groups-prefix",
     default="",
     metavar="PREFIX",
-    help="What the API server puts before the names of these groups.",
+    help="The prefix that the API server puts before the names of these groups.",
 )
 @click.option(
     "--proxy-secret",

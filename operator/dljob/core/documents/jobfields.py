@@ -196,8 +196,8 @@ FIELDS: Final[Mapping[str, Kind]] = {
         ("perGpu", "perNode"),
         description=(
             "Whether a training process is started for each GPU or for each node. If left out,"
-            " perGpu; for framework none perNode, because its processes cannot tell which of"
-            " several they are, and would all do the same work and write the same files."
+            " perGpu; for framework none perNode, because its processes do not know their"
+            " ranks, and would all do the same work and write the same files."
         ),
         fixed_because="the SideCar in the running container was started with it",
     ),

@@ -89,7 +89,7 @@ _PROBES: Final[dict[str, Kind]] = {
     ),
 }
 _ANY_CONTAINER = Record(
-    description="A container beside the training, unchanged as in any pod.",
+    description="A container next to the training, unchanged as in any pod.",
     noun="the container",
     is_open=True,
     rules=podrules.CONTAINER_RULES,
@@ -223,7 +223,7 @@ def auxiliaries(*, runs: bool) -> Many:
         fixed_because="their pods are part of the running gang",
         items=record(
             Role,
-            description="A role beside the training.",
+            description="A role next to the training.",
             noun="the auxiliary",
             rules=podrules.AUXILIARY_RULES,
             more={"template": template("The pod of this role.", trains=False, required=runs)},

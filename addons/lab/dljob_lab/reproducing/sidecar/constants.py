@@ -33,7 +33,7 @@ four. Taken from there, not fitted.
 
 PROCESS_TERMINATION_S = 2.0
 """
-The paper's times tell how long checkpoint and termination of the process take together, not each.
+The paper's times are for checkpoint and termination of the process together, not for each.
 A process that has saved its model has nothing left to do but to go, so this is a guess.
 """
 

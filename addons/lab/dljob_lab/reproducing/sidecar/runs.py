@@ -1,7 +1,7 @@
 """
 Plays the workloads of the SideCar paper under its three approaches, over many seeds.
 
-Called by :mod:`dljob_lab.reproducing.sidecar.evaluation`, which makes rows of what comes out, and by
+Called by :mod:`dljob_lab.reproducing.sidecar.evaluation`, which makes rows of the results, and by
 ``benchmarks/sidecar_sensitivity.py``. Every seed draws arrivals, job types, numbers of GPUs for the
 default scheduler and noise afresh; the three approaches get the same jobs.
 

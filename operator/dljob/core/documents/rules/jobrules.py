@@ -211,7 +211,7 @@ PROGRESS_RULES: Final = (
         ),
     ),
     Rule(
-        name="log-tells-iterations",
+        name="log-has-a-group",
         reads=("log",),
         at="log",
         message="has no named group that shows the progress",
@@ -294,7 +294,7 @@ BATCH_RULES: Final = (
 
 SPEC_RULES: Final = (
     Rule(
-        name="running-jobs-tell-progress",
+        name="running-jobs-show-progress",
         reads=("template", "progress"),
         message="has a template to run and no way to see its progress",
         remedy="give progress, with one of log, file and http",

@@ -83,7 +83,7 @@ TRAINER_RULES: Final = (
         name="trainer-has-a-command",
         reads=("name", "command"),
         at="command",
-        message="must be given for the trainer, because an image does not tell its own from outside",
+        message="is required for the trainer: DLJob cannot read an image's own entrypoint",
         remedy='write it out, such as ["python", "train.py"]',
         holds=lambda container: container["name"] != TRAINER or bool(container.get("command")),
         cel=f"self.name != '{TRAINER}' || has(self.command)",
