@@ -110,7 +110,7 @@ async def test_own_certificates_are_renewed_in_time(
 
 
 def test_certificate_without_its_key_is_made_again(tmp_path: Path):
-    """A program that was killed between two files leaves such a pair."""
+    """A program killed between writing the key and the certificate leaves files that do not match."""
     provide(tmp_path / "other")
     provide(tmp_path)
     authority = (tmp_path / "ca.crt").read_bytes()

@@ -149,7 +149,7 @@ P = ParamSpec("P")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw in our style: what is added to a figure looks at the style of that moment."""
+    """Run the drawing function under our style, because matplotlib reads the style when it adds each element."""
 
     @wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:

@@ -5,7 +5,7 @@ again. It records its findings and decisions before it acts, and it commands Sid
 declarations; so it can be killed at any instant, and the next one continues from the record and
 from the GPUs that SideCars hold. A decision is made when the input of decisions has changed, or
 when the policy or the period asks for one; between decisions the loop only carries out the last
-one.
+one. docs/walks.md follows a job through it, function by function.
 """
 
 import asyncio

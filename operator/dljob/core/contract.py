@@ -2,8 +2,8 @@
 The interface of a policy: one method from a view of the cluster to shares of its GPUs.
 
 A policy says how many GPUs each job shall have. :mod:`dljob.core.placement.placing` chooses which ones,
-:mod:`dljob.core.planning` derives the steps, and the platforms carry them out. A new policy is one file
-with a class like this, and one line in :mod:`dljob.core.policies`.
+:mod:`dljob.core.planning` derives the steps, and the platforms carry them out. CONTRIBUTING.md shows
+where a new policy goes.
 """
 
 from collections.abc import Mapping

@@ -74,7 +74,7 @@ def main(*, kubeconfig: str, context: str, config: Path | None, options: tuple[s
     settings = loaded.settings
     gc.set_threshold(*SELDOM)
     place = Place(
-        namespace=settings.namespace or own_namespace(),
+        namespace=settings.namespace or own_namespace(remedy="--set namespace=NAME"),
         identity=new_identity(),
         watched=settings.watched,
         health=settings.health,
@@ -94,13 +94,13 @@ async def _run(found: access.Access, place: Place, *, work: Work, lease: LeaseSe
         log.info("stops; running jobs continue")
 
 
-def own_namespace() -> str:
+def own_namespace(*, remedy: str) -> str:
     """Return the namespace of this process's pod."""
     try:
         return OWN_NAMESPACE.read_text().strip()
     except OSError as error:
         raise click.UsageError(
-            "this process is not in a pod; name the namespace of the operator: --namespace"
+            f"this process is not in a pod; name the namespace of the operator: {remedy}"
         ) from error
 
 

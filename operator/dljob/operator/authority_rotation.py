@@ -95,7 +95,7 @@ def main(*, step: str, kubeconfig: str, namespace: str) -> None:
     async def run() -> None:
         api = ApiServer(access.find(kubeconfig))
         try:
-            await take(api, namespace or own_namespace(), step=step)
+            await take(api, namespace or own_namespace(remedy="--namespace NAME"), step=step)
         finally:
             await api.close()
 

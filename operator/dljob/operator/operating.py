@@ -297,9 +297,6 @@ class Operator:
                 await leading.close()
 
 
-log = logging.getLogger(__name__)
-
-
 class Guard:
     """
     Restores the Secret of the CA if it is deleted while an operator leads; :meth:`run` is its own task.

@@ -42,7 +42,7 @@ class Lingering(Exception):
 
 
 def make_mark(name: str, incarnation: str) -> str:
-    """Return the mark of a container start; an incarnation has no dot, while a name may."""
+    """Return INCARNATION.NAME, the mark of a container start; only the name may have more dots."""
     return f"{incarnation}.{name}"
 
 

@@ -26,7 +26,7 @@ class Option(NamedTuple):
     """A way to run a job: a number of GPUs out of these types, and the best speed that they give."""
 
     types: tuple[str, ...]
-    """One type, or the types that are mixed in the job; of each of them it has at least one GPU."""
+    """One type, or the types that are mixed in the job, which has at least one GPU of each."""
     gpus: int
     speed: float
     """

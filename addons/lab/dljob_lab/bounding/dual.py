@@ -200,7 +200,7 @@ class Dual:
 def _group_by_curve(
     demands: Sequence[Demand], market: Market, *, columns: Mapping[tuple[str, ...], int]
 ) -> list[Curve]:
-    """Group jobs that scale alike; of speeds that differ in the last digits the highest count."""
+    """Group jobs whose curves are equal up to rounding; a group takes its highest speeds."""
     curves: dict[object, Curve] = {}
     for index, demand in enumerate(demands):
         fastest = max(option.speed for option in demand.options)

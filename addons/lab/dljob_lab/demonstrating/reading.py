@@ -75,7 +75,7 @@ def read_stints(lines: Iterable[Line], approach: str, *, job: JobId) -> list[Sti
             continue
         stint = stints.get(line["start"])
         if stint is None and line["phase"] in (_TRAINS, _ENDS):
-            # The iterations in the first report of a start are those of the one before.
+            # The first report of a start still has the iterations of the previous start.
             before = [s.samples[-1].iteration for s in stints.values() if s.samples]
             found = max(line["iteration"], *before, 0)
             stint = Stint(job, len(line["gpus"]), line["at"], found)

@@ -176,5 +176,5 @@ async def together(*activities: Coroutine[Any, Any, Any]) -> None:
             for activity in activities:
                 group.create_task(activity)
     except ExceptionGroup as several:
-        # Plain, because callers catch Failed and Stuck by their types.
+        # The first error itself and not the group, because callers catch Failed and Stuck.
         raise several.exceptions[0] from None

@@ -63,7 +63,7 @@ class Shared(Generic[T]):
             pause = pause_after(time.thread_time() - began, self._every_s)
         except Exception as problem:  # noqa: BLE001 - each thread learns of it
             known = Known((), problem)
-        # The value before its time: a thread that finds it not due has no lock, and needs a value.
+        # Set the value before its due time, because a thread that finds it not due reads the value without the lock.
         self._known = known
         self._due = time.monotonic() + pause
         return known

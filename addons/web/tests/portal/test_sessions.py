@@ -1,4 +1,4 @@
-"""Sessions end after their time, at once when they are closed, and there are not more than a number of them."""
+"""Sessions expire, end at once when they are closed, and are limited in number."""
 
 from dljob_web.portal import sessions
 from dljob_web.portal.sessions import LONGEST_S, Name, Sessions

@@ -72,7 +72,7 @@ def follow_progress(
         iteration = min(lapped + progress.iteration, LARGEST_WHOLE)
         if progress.iteration and iteration != status.iteration:
             figures["iteration"] = iteration
-            # A job keeps its GPUs for some time after its last step, which no later report prolongs.
+            # A job keeps its GPUs for some time after its last step; later reports do not extend that time.
             figures["iterated_at"] = status.iterated_at if was_at_end else now
         speed = progress.iterations_per_second if status.phase is Phase.RUNNING else 0.0
         metric, reached = _follow_metric(status, job.training.target, progress=progress)

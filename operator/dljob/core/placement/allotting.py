@@ -34,7 +34,7 @@ class Allotted:
     set_aside: Mapping[JobId, Cause] = field(default_factory=dict)
     """The jobs that cannot have GPUs within the limits, and why."""
     allotments: Mapping[JobId, int] = field(default_factory=dict)
-    """How many GPUs; of the jobs in limited namespaces."""
+    """The GPUs allotted to each job; only jobs in limited namespaces are here."""
 
 
 def allot(

@@ -99,7 +99,7 @@ def spread_exponent_alone(profile: Profile) -> float | None:
 
 
 def _pairs(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
-    """Each point with the narrowest one of the same count, which comes first."""
+    """Yield each point with the narrowest point of the same number of GPUs, which comes first in the order."""
     narrow: Point | None = None
     for point in points:
         if narrow is None or narrow.gpus != point.gpus:

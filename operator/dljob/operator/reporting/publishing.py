@@ -149,9 +149,6 @@ class Publisher:
         return now >= shown.at + pause or 0 < share <= farther
 
 
-log = logging.getLogger(__name__)
-
-
 def lost_seconds(entry: Entry) -> int | None:
     """Return how many seconds of work a stop of the job would lose now; None if that is not known."""
     status = entry.status

@@ -9,7 +9,7 @@ class Kind(StrEnum):
     GOOD = "good"
     NONE = "none"
     BROKEN = "broken"
-    """It declares one, and none is ever confirmed, nor does a start go on at one."""
+    """The job declares a checkpoint, but none is ever confirmed, and no start resumes from one."""
 
 
 KINDS = tuple(kind.value for kind in Kind)

@@ -93,7 +93,7 @@ class Curve:
         return counts[-1]
 
     def speed(self, gpus: int, gpu_type: str) -> float:
-        """Return how fast it is on a measured type when it is packed."""
+        """Return the speed of the job on a measured type of GPU, on as few nodes as possible."""
         return self._atlas.estimate(self.type, Shape(gpus, 1, gpu_type)).value
 
     def speed_on(self, gpus: int, gpu_type: str, *, ground: Ground) -> float:

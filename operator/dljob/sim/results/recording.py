@@ -126,7 +126,7 @@ class Recorder:
         )
 
     def note_saving(self, at: float, state: JobState, *, seconds: float | None) -> None:
-        """Note that it stops to train for a change; ``seconds`` later it is saved, if at all."""
+        """Note that the job stops training for a change; it is saved ``seconds`` later, or never."""
         course = self._courses[state.id]
         course.halted_at = at
         self._note_stage(state.id, at, stage=Stage.SAVING)

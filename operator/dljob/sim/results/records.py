@@ -66,7 +66,7 @@ class JobRecord:
     redone: float = 0.0
     """Iterations that it does again, because no checkpoint held them when it was stopped or failed."""
     lost_work_s: float = 0.0
-    """How long these had taken."""
+    """The seconds spent on the iterations that were redone."""
     gpu_seconds: float = 0.0
     lost_s: float = 0.0
     """Time with GPUs decided for it, after its first step, in which it did not train."""

@@ -361,7 +361,7 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        # First, so that the file of another program stays as it is.
+        # The check comes first, so that the file of another program is not changed.
         with transaction(db, writes=False):
             version = self._version(db)
         # In write-ahead mode a power cut may cost the last transactions, but not the file.

@@ -82,7 +82,7 @@ class Intake:
         origin = Origin.of(caller, recorded)
         self._insist_on_few(caller, len(documents))
         trials = self._trials if tries else None
-        # The thread shares only the trials with others.
+        # Of all that threads use, this one shares only the trials.
         reading = partial(_read, documents, origin, trials, looks=not self._parts.shared)
         try:
             async with self._turns[caller.uid]:
