@@ -38,6 +38,8 @@ from dljob.core.model import (
 from dljob.core.placement.allotting import Allotted
 from dljob.core.planning import Change, Plan, Start, Stop
 from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.core.recording.record import Given, Record, Submitted
+from dljob.core.recording.sums import list_spans
 from dljob.sim import policies
 from dljob_wire.messages import Shape
 
@@ -230,3 +232,11 @@ def decide(snapshot: Snapshot, policy: str = "foresight", **options: str) -> dic
 def make_steps(snapshot: Snapshot, shares: Mapping[str, int | Share], **rest: Any) -> list[Any]:
     """Make the steps of that plan; what kinds they are is for the test to say."""
     return list(make_plan(snapshot, shares, **rest).steps)
+
+
+def sum_gpu_seconds(record: Record) -> Mapping[str, float]:
+    """Return the GPU-seconds of each job that was submitted, from ``since`` to ``until``."""
+    sums = {line.job: 0.0 for line in record.lines if isinstance(line, Submitted | Given)}
+    for span in list_spans(record):
+        sums[span.job] += span.gpu_seconds
+    return sums

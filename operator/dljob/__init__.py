@@ -8,7 +8,6 @@ never loads it. The SideCar offers only :mod:`dljob.training` to trainings.
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 _SIDECAR = os.path.join(os.path.dirname(__file__), "_sidecar")  # noqa: PTH118, PTH120 - pathlib loads slowly
@@ -20,7 +19,9 @@ if os.path.isdir(_SIDECAR):  # noqa: PTH112
 
 def __getattr__(name: str) -> Any:
     # `from dljob import training` asks here first, and must not load the interface for it.
-    if (name.startswith("_") and name != "__all__") or find_spec(f"{__name__}.{name}") is not None:
+    path = os.path.join(os.path.dirname(__file__), name)  # noqa: PTH118, PTH120
+    is_module = os.path.isdir(path) or os.path.isfile(f"{path}.py")  # noqa: PTH112, PTH113
+    if is_module or (name.startswith("_") and name != "__all__"):
         raise AttributeError(f"module 'dljob' has no attribute {name!r}")
     interface = import_module("dljob.api")
     if name != "__all__" and name not in interface.__all__:

@@ -10,16 +10,14 @@ An add-on offers its verbs and policies by entry points. The product imports no 
 of those that are made with it their verbs and policies, so that a refusal names the one that is missing.
 """
 
-import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from importlib import metadata
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 PACKAGE: Final = "dljob"
 COMMANDS: Final = "dljob.commands"
@@ -74,6 +72,11 @@ def find_source() -> str:
 
     The name alone would not do, because dljob is on no package index.
     """
+    # Here, because most commands end in less time than these take to load.
+    import json  # noqa: PLC0415
+    from importlib import metadata  # noqa: PLC0415
+    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
+
     try:
         installed = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -88,6 +91,8 @@ def find_source() -> str:
 
 def check_can_draw() -> None:
     """Raise before hours of work if pictures could not be drawn afterwards."""
+    from importlib.util import find_spec  # noqa: PLC0415 - as above
+
     module = "matplotlib"
     if find_spec(module) is None:
         error = ModuleNotFoundError(name=module)
@@ -103,6 +108,8 @@ def find_missing(error: ModuleNotFoundError) -> MissingExtra | None:
 
 def _extras() -> dict[str, str]:
     """Map the packages that only extras bring to the smallest extra that brings each."""
+    from importlib import metadata  # noqa: PLC0415 - as above
+
     try:
         required = metadata.requires(PACKAGE) or []
     except metadata.PackageNotFoundError:
@@ -117,10 +124,30 @@ def _extras() -> dict[str, str]:
 # --- add-ons ------------------------------------------------------------------------------
 
 
+class Point(NamedTuple):
+    """An entry point, as MODULE or MODULE:ATTRIBUTE."""
+
+    value: str
+
+    def load(self) -> Any:
+        module, _, attribute = self.value.partition(":")
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
+
+
 @cache
-def find_points(group: str) -> Mapping[str, metadata.EntryPoint]:
-    """Find what the installed add-ons offer, by name; nothing of it is imported yet."""
-    return {point.name: point for point in sorted(metadata.entry_points(group=group))}
+def find_points(group: str) -> Mapping[str, Point]:
+    """
+    Find what the installed add-ons offer, by name; nothing of it is imported yet.
+
+    :mod:`importlib.metadata` finds the same, and takes as long to load as a whole command.
+    """
+    files = (file for each in sys.path for file in Path(each).glob("*.dist-info/entry_points.txt"))
+    texts = (f"\n{file.read_text(encoding='utf-8')}" for file in files)
+    sections = (text.partition(f"\n[{group}]\n")[2].partition("\n[")[0] for text in texts)
+    lines = (line.partition("=") for section in sections for line in section.splitlines())
+    found = {name.strip(): Point(value.strip()) for name, equals, value in lines if equals}
+    return dict(sorted(found.items()))
 
 
 def miss_add_on(name: str) -> MissingExtra:

@@ -21,12 +21,11 @@ from dljob.core.recording.record import (
     Submitted,
     decode_line,
 )
-from dljob.core.recording.sums import sum_gpu_seconds
 from dljob.store.rows import RecordRow
 from dljob.store.tables import GpuRow
 from dljob_wire.messages import Change, Saving, State
 from dljob_wire.messages import Phase as SideCarPhase
-from tests.builders import make_job
+from tests.builders import make_job, sum_gpu_seconds
 
 JOB, NODE = JobId("job"), NodeName("n0")
 ONE, TWO = Placement.of({NODE: (0,)}), Placement.of({NODE: (0, 1)})

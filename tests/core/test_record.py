@@ -29,7 +29,8 @@ from dljob.core.recording.record import (
 )
 from dljob.core.recording.report import By, make_document, make_report
 from dljob.core.recording.stretches import list_stretches
-from dljob.core.recording.sums import Levels, cut, list_levels, list_spans, sum_gpu_seconds
+from dljob.core.recording.sums import Levels, cut, list_levels, list_spans
+from tests.builders import sum_gpu_seconds
 
 NODE = NodeName("n1")
 ONE, TWO = Placement.of({NODE: (0,)}, "V100"), Placement.of({NODE: (0, 1)}, "V100")

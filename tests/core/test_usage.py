@@ -18,8 +18,8 @@ from dljob.core.recording.record import (
     Submitted,
 )
 from dljob.core.recording.report import By, list_parts, make_report
-from dljob.core.recording.sums import sum_gpu_seconds
 from dljob.core.recording.usage import Held, merge, read_timelines
+from tests.builders import sum_gpu_seconds
 
 NODE = NodeName("n")
 ONE = Placement.of({NODE: [0]}, "A100")

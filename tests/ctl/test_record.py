@@ -7,7 +7,8 @@ import pytest
 
 from addons.web.tests.reading import embedded, fours, gpu_seconds
 from dljob.core.recording.record import decode
-from dljob.core.recording.sums import list_levels, sum_gpu_seconds
+from dljob.core.recording.sums import list_levels
+from tests.builders import sum_gpu_seconds
 from tests.ctl.running import FIVE
 from tests.ctl.traces import slice_seconds
 

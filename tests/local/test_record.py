@@ -6,7 +6,7 @@ import pytest
 
 from addons.web.tests.reading import embedded, gpu_seconds
 from dljob.core.recording.record import Decided, Ended, Phase, Record, Stage, Submitted, decode
-from dljob.core.recording.sums import sum_gpu_seconds
+from tests.builders import sum_gpu_seconds
 from tests.ctl.traces import slice_seconds
 from tests.local.ups import going, replay
 

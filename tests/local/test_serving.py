@@ -20,11 +20,12 @@ from dljob.core.foreseeing import Effect, Turn
 from dljob.core.model import Cause, CauseCode, GpuRef, JobId, NodeName, Phase, Placement
 from dljob.core.planning import Reshape, Wait
 from dljob.core.recording.record import Decided, Given, Gpu, Happened, Submitted, decode
-from dljob.core.recording.sums import list_outages, sum_gpu_seconds
+from dljob.core.recording.sums import list_outages
 from dljob.local.api import refusals, requests, showing
 from dljob.local.api.access import Access
 from dljob.local.folders import StateError
 from dljob.local.jobs.registry import Registry
+from tests.builders import sum_gpu_seconds
 from tests.local.asking import Answer, Asker
 from tests.local.stages import job_document, staged
 

@@ -4,9 +4,9 @@ import pytest
 
 from dljob.core.model import Mechanism, NodeName
 from dljob.core.recording.record import Decided, Ended, Given, Phase, Stage
-from dljob.core.recording.sums import sum_gpu_seconds
 from dljob.sim.engine.settings import Outage, Setting
 from dljob.sim.simulating import Contestant, simulate
+from tests.builders import sum_gpu_seconds
 from tests.sim.worlds import COSTS, TWO_NODES, make_short, make_traced, make_workload
 
 WORKLOAD = make_workload(

@@ -69,11 +69,12 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Suggest a verb for an unknown one."""
-        added = installed.VERBS.get(args[0])
+        if args[0] in self._verbs or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
         known = self.list_commands(ctx)
-        if added is not None and args[0] not in known:
-            raise installed.miss_add_on(added.add_on)
-        if args[0] not in known and not args[0].startswith("-"):
+        if args[0] not in known:
+            if args[0] in installed.VERBS:
+                raise installed.miss_add_on(installed.VERBS[args[0]].add_on)
             from difflib import get_close_matches  # noqa: PLC0415 - hardly ever needed
 
             near = get_close_matches(args[0], known, n=1)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from dljob.core.recording.record import Ended, Phase, Stage, decode
-from dljob.core.recording.sums import sum_gpu_seconds
+from tests.builders import sum_gpu_seconds
 from tests.ctl.cluster.playing import home_of
 from tests.ctl.test_jobs import table
 

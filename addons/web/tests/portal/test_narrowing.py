@@ -13,13 +13,13 @@ from dljob.core.recording.record import (
     Submitted,
 )
 from dljob.core.recording.report import By, make_report
-from dljob.core.recording.sums import sum_gpu_seconds
 from dljob.core.recording.usage import read_timelines, sum_usage
 from dljob.operator.nodes.nodes import Pool
 from dljob_web.page_data import make_page_data
 from dljob_web.portal.narrowing import PARTLY, THEIRS, narrow_jobs, narrow_nodes, narrow_record
 from dljob_web.portal.rights import Rights
 from dljob_web.queue_data import make_queue
+from tests.builders import sum_gpu_seconds
 from tests.core.test_record_narrowed import NODE, RECORD
 
 ALL = Rights(None, nodes=True)

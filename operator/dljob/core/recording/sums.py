@@ -100,14 +100,6 @@ def list_outages(record: Record) -> Mapping[GpuRef, list[Outage]]:
     return found
 
 
-def sum_gpu_seconds(record: Record) -> Mapping[str, float]:
-    """Return the GPU-seconds of each job that was submitted, from ``since`` to ``until``."""
-    sums = {line.job: 0.0 for line in record.lines if isinstance(line, Submitted | Given)}
-    for span in list_spans(record):
-        sums[span.job] += span.gpu_seconds
-    return sums
-
-
 def list_levels(record: Record) -> tuple[Levels, ...]:
     """List queue and idle GPUs, one entry for each moment at which one of them changes."""
     tally = _Tally()
