@@ -16,7 +16,7 @@ from tests.sidecar.drivers import find_processes
 pytestmark = pytest.mark.nodes
 
 JOBS = [f"p{number}" for number in range(1, 5)]
-IN_A_CONTAINER = "\0dloperator\0--config=/etc/"
+IN_A_CONTAINER = "\0dljob.operator\0--config=/etc/"
 """Part of the command of an installed operator."""
 STEPS = 100
 """Each training advances so far while the operator suspects itself."""
