@@ -18,7 +18,6 @@ from itertools import pairwise
 
 from dljob.core.model import Job
 from dljob.core.predicting.predictor import Predictor
-from dljob.sim.jobs.noise import Noise
 from dljob.sim.jobs.workloads import TracedJob
 from dljob_wire.messages import Shape
 
@@ -47,11 +46,6 @@ def find_progress(traced: TracedJob, shape: Shape, *, truth: Predictor) -> float
         return truth.speed_with(job, shape, batch_size=batch) * worth
 
     return max(unchanged, _find_most(progress_with, sorted(_edges(job, truth))))
-
-
-def _highest_worth(noise: Noise, batch: int, *, own: int) -> float:
-    """The highest worth of a sample of this batch in the course of the training."""
-    return max(noise.worth(batch, own=own, progress=begin) for begin in noise.begins)
 
 
 def _edges(job: Job, truth: Predictor) -> set[int]:
