@@ -85,6 +85,8 @@ def main():
     if train(iteration, say):
         if MANNER in ("evaluates", "closes"):
             evaluate(say)
+        # Python gives signals back their default action before it exits: one that comes then would end a training that is done.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
         say("done")
 
 
