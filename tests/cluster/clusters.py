@@ -109,6 +109,14 @@ def install(cluster: Cluster, **others: Any) -> None:
     wait_until(lambda: is_taken(cluster), cluster.describe_home)
 
 
+def uninstall(cluster: Cluster) -> None:
+    cluster.helm("uninstall", RELEASE, "--namespace", HOME, "--wait", "--timeout=5m")
+
+
+def is_installed(cluster: Cluster) -> bool:
+    return RELEASE in cluster.helm("list", "--namespace", HOME, "--short").split()
+
+
 def is_taken(cluster: Cluster) -> bool:
     """Whether the API server accepts jobs; on a busy machine its policies know the definition after ``--wait``."""
     words = ("create", "--namespace=default", "--dry-run=server", "--filename=-")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.clusters import Cluster, install, opened
+from tests.cluster.clusters import Cluster, install, is_installed, opened, uninstall
 from tests.cluster.looking import View
 from tests.servers.binaries import entered
 from tests.servers.namespaces import make_namespace, remove_namespace
@@ -13,14 +13,24 @@ from tests.servers.namespaces import make_namespace, remove_namespace
 
 @pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster without DLJob. The tests run on its network until the last one has ended."""
+    """The cluster, with or without DLJob. The tests run on its network until the last one has ended."""
     with entered(opened(tmp_path_factory.mktemp("nodes"))) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture
+def bare(nodes: Cluster) -> Cluster:
+    """The cluster without DLJob."""
+    if is_installed(nodes):
+        uninstall(nodes)
+    return nodes
+
+
+@pytest.fixture
 def cluster(nodes: Cluster) -> Cluster:
-    install(nodes)
+    """The cluster with DLJob, which stays for the tests that follow."""
+    if not is_installed(nodes):
+        install(nodes)
     return nodes
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.clusters import Cluster
+from tests.cluster.clusters import Cluster, uninstall
 from tests.cluster.pages import ROOT, find_commands, find_steps, go_through, opened_shell, type_in
 from tests.servers.images import OPERATOR, SIDECAR, TRAINER
 
@@ -22,9 +22,9 @@ NOT_HERE = ("make ", "docker ", "kind ", "k3d ", "export NODE=")
 
 
 @pytest.fixture
-def shell(nodes: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
+def shell(bare: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
     # A namespace for each test, because the last one may still be terminating.
-    with opened_shell(nodes, NAMESPACES[request.function]) as folder:
+    with opened_shell(bare, NAMESPACES[request.function]) as folder:
         (folder / "manifests").unlink()
         (folder / "manifests").mkdir()
         for name in ("chart", "examples"):
@@ -48,28 +48,28 @@ def install(command: str) -> str:
     return f"{command} --set {','.join(values)}"
 
 
-def test_quick_start_works_as_documented(nodes: Cluster, shell: Path):
+def test_quick_start_works_as_documented(bare: Cluster, shell: Path):
     page = PAGE.read_text(encoding="utf-8")
     commands = [each for each in find_commands(page) if not each.startswith(NOT_HERE)]
     *prepare, helm, delete = commands
     assert [each.split()[1] for each in (*prepare, helm)] == ["label", "taint", "install"]
     for command in prepare:
-        type_in(command.replace("$NODE", "node1"), shell, nodes)
-    type_in(install(helm), shell, nodes)
-    go_through(find_steps(page.replace("default/", "quick/")), shell, nodes)
-    type_in(delete, shell, nodes)
-    nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
+        type_in(command.replace("$NODE", "node1"), shell, bare)
+    type_in(install(helm), shell, bare)
+    go_through(find_steps(page.replace("default/", "quick/")), shell, bare)
+    type_in(delete, shell, bare)
+    uninstall(bare)
 
 
-def test_readme_commands_for_a_cluster_work(nodes: Cluster, shell: Path):
+def test_readme_commands_for_a_cluster_work(bare: Cluster, shell: Path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```sh\nhelm install.*?```", readme, re.DOTALL)
     for command in find_commands(block):
         typed = install(command) if command.startswith("helm ") else command
-        type_in(typed.replace("REGISTRY/", "").replace("NODE", "node1"), shell, nodes)
-    assert "pytorch" in type_in("kubectl get dljobs -A", shell, nodes)
-    type_in("kubectl delete dljobs --all", shell, nodes)
-    nodes.helm("uninstall", "dljob", "-n", "dljob-system", "--wait")
+        type_in(typed.replace("REGISTRY/", "").replace("NODE", "node1"), shell, bare)
+    assert "pytorch" in type_in("kubectl get dljobs -A", shell, bare)
+    type_in("kubectl delete dljobs --all", shell, bare)
+    uninstall(bare)
 
 
 NAMESPACES = {

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.helms import HOME
-from tests.cluster.clusters import RELEASE, install
+from tests.cluster.clusters import install, uninstall
 from tests.cluster.jobs import as_text, replay
 from tests.cluster.looking import View
 
@@ -24,7 +23,7 @@ def test_jobs_survive_an_uninstall_and_a_reinstall(view: View, saved: Path):
     view.wait_gpus("job", node1=2)
     [before] = view.pods("job")
 
-    view.cluster.helm("uninstall", RELEASE, "--namespace", HOME, "--wait", "--timeout=5m")
+    uninstall(view.cluster)
     try:
         reached = view.wait(lambda: saved_iteration(view, before.name), what="its own output")
         view.wait(
