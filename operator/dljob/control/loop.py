@@ -20,7 +20,7 @@ from dljob.control.acting.commands import Unbook
 from dljob.control.acting.recording import Records
 from dljob.control.effecting import Effects
 from dljob.control.observing import Observer
-from dljob.control.pacing import Alarm, BatchSize, Effort
+from dljob.control.pacing import Alarm, BatchSize, Effort, warned_after
 from dljob.control.reporting import events
 from dljob.control.reporting.notices import Notices
 from dljob.control.reporting.ports import LearningPort, MetricsPort
@@ -143,7 +143,8 @@ class Controller:
         """Run one cycle, and log its failure; the next cycle reads everything again."""
         self._effort = Effort()
         try:
-            await self._cycle_in_time()
+            with warned_after(self._pace.slow_seconds):
+                await self._cycle_in_time()
         except (Fenced, Behind):
             raise
         except Exception as error:

@@ -1,12 +1,16 @@
-"""How often the loop runs a cycle, how long it waits, and how much of a plan it carries out at a
-time."""
+"""How often the loop runs a cycle, how long it waits, how much of a plan it carries out at a time, and
+where a cycle that lasts long waits."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,8 @@ class Pace:
     record_seconds: float = 0.0
     """The shortest time after which the loop records a job of which only the progress and the GPU
     time have changed; 0: whenever it counts them, which is about every 30 seconds."""
+    slow_seconds: float = 30.0
+    """A cycle that lasts longer than this is logged once, with the places in the code where it waits."""
     stuck_seconds: float = 600.0
     """A cycle that does not end within this time hangs; the controller then gives up its lease, so
     that another one can lead."""
@@ -209,3 +215,40 @@ class Alarm:
             await asyncio.sleep(self._pace.settle_seconds)
         # The next cycle begins without another pause, so that no ring is lost in between.
         self._woken.clear()
+
+
+@contextmanager
+def warned_after(seconds: float) -> Iterator[None]:
+    """Log one warning with the places where this task waits, if the block lasts longer."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def warn() -> None:
+        places = " > ".join(find_places(task))
+        log.warning("a cycle has lasted for %g s so far; it waits at %s", seconds, places)
+
+    warning = asyncio.get_running_loop().call_later(seconds, warn)
+    try:
+        yield
+    finally:
+        warning.cancel()
+
+
+def find_places(task: asyncio.Task[Any]) -> list[str]:
+    """Return the places where a task, and the task that it waits for, stand; the outermost first.
+
+    ``Task.get_stack()`` returns only the outermost place of a task that waits.
+    """
+    places = []
+    awaited: Any = task.get_coro()
+    # A future, which ends the chain, has no frame.
+    while frame := getattr(awaited, "cr_frame", None):
+        file = "/".join(Path(frame.f_code.co_filename).parts[-3:])
+        places.append(f"{file}:{frame.f_lineno} in {frame.f_code.co_qualname}")
+        awaited = awaited.cr_await
+    future = getattr(task, "_fut_waiter", None)
+    # A future of gather() has children; of these the first that has not ended counts.
+    for each in getattr(future, "_children", (future,)):
+        if isinstance(each, asyncio.Task) and not each.done():
+            return [*places, *find_places(each)]
+    return places
