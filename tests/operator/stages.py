@@ -265,7 +265,10 @@ class Stage:
         told += [f"{each['metadata']['name']}: {each['status']}" for each in self.pods()]
         told += [self.kubelets.log(each["metadata"]["name"])[-1500:] for each in self.pods()]
         told += [str(self.events(each["metadata"]["name"])) for each in jobs]
-        told += [operator.last_words() for operator in self.operators]
+        for operator in self.operators:
+            told.append(operator.last_words())
+            operator.ask_for_stacks()
+            told.append(operator.last_words())
         return "\n".join(told)
 
 

@@ -1,6 +1,8 @@
 """Coroutines that live together end together, without losing a cancellation."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -55,3 +57,22 @@ async def test_cancellation_during_the_end_wins_over_the_error():
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGUSR1)", "Current thread"),
+        ("os.abort()", "Fatal Python error: Aborted"),
+    ],
+)
+def test_signal_and_crash_add_stacks_to_the_log(act: str, said: str):
+    program = (
+        f"import os, signal; from dljob.kube.programs import log_to_stderr; log_to_stderr(); {act}"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert said in ended.stderr
+    assert "line 1 in <module>" in ended.stderr

@@ -22,7 +22,8 @@ START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 END_SECONDS = 120.0
 """The kernel ends a process that was killed long before."""
-LAST_CHARACTERS = 3000
+LAST_CHARACTERS = 6000
+STACKS_SECONDS = 1.0
 
 
 class Holder(Protocol):
@@ -135,7 +136,16 @@ class Server:
 
     def last_words(self) -> str:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return text[-LAST_CHARACTERS:]
+        code = None if self._process is None else self._process.poll()
+        return f"{text[-LAST_CHARACTERS:]}\n" + (
+            "it runs" if self.is_running else f"it ended: {code}"
+        )
+
+    def ask_for_stacks(self) -> None:
+        """Let an operator add the stacks of its threads to its log."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(STACKS_SECONDS)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Ask it to end, and kill it if it has not done so within these seconds."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import faulthandler
 import logging
 import signal
 import socket
@@ -13,7 +14,16 @@ from typing import Any
 MEMORY_S = 20.0
 
 
+STDERR = 2
+
+
 def log_to_stderr() -> None:
+    """Log to stderr; a crash of the interpreter and SIGUSR1 add the stacks of all threads there.
+
+    faulthandler writes them even while a thread holds the interpreter lock for ever.
+    """
+    faulthandler.enable(STDERR)
+    faulthandler.register(signal.SIGUSR1, STDERR)
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
