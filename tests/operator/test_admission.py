@@ -11,7 +11,7 @@ from tests.operator.manifests import make_manifest
 from tests.operator.stages import wait_until
 from tests.servers.api import Api, Json, Refused
 from tests.servers.kubectl import Kubectl
-from tests.servers.namespaces import make_namespace
+from tests.servers.namespaces import make_namespace, remove_namespace
 from tests.servers.nodes import add_nodes, make_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -27,7 +27,10 @@ REMEDY = "submit a DLJob instead"
 def kubectl(installed):
     """Kubectl of a user with all rights except those that the admission policies restrict."""
     with installed.api() as api:
-        return installed.kubectl.in_namespace(make_namespace(api))
+        namespace = make_namespace(api)
+        yield installed.kubectl.in_namespace(namespace)
+        # A pod that stays would be bound to the nodes of later tests.
+        remove_namespace(api, namespace)
 
 
 def pod(*, env: Json | None = None, annotations: Json | None = None, **spec: Any) -> Json:

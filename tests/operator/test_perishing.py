@@ -8,7 +8,7 @@ import pytest
 from dljob.control.acting.sidecar_options import on_cluster
 from dljob.core.documents import jobfile
 from tests.servers.api import Json
-from tests.servers.namespaces import make_namespace
+from tests.servers.namespaces import make_namespace, remove_namespace
 
 EMPTY_DIR = {"name": "saved", "emptyDir": {}}
 EPHEMERAL = {"name": "saved", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
@@ -97,9 +97,12 @@ def test_invalid_template_is_read_in_any_case(part: Json):
 @pytest.mark.story
 def test_kubectl_warns_of_a_checkpoint_that_ends_with_its_pod(installed):
     with installed.api() as api:
-        kubectl = installed.kubectl.in_namespace(make_namespace(api))
-    for case in CASES:
-        document, place = case.values
-        said = kubectl.try_to("create", "--dry-run=server", "-f", "-", stdin=json.dumps(document))
-        assert said.code == 0, said.err
-        assert ("which ends with the pod" in said.err) == bool(place), (case.id, said.err)
+        namespace = make_namespace(api)
+        kubectl = installed.kubectl.in_namespace(namespace)
+        for case in CASES:
+            document, place = case.values
+            words = ("create", "--dry-run=server", "-f", "-")
+            said = kubectl.try_to(*words, stdin=json.dumps(document))
+            assert said.code == 0, said.err
+            assert ("which ends with the pod" in said.err) == bool(place), (case.id, said.err)
+        remove_namespace(api, namespace)
