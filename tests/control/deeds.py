@@ -29,6 +29,8 @@ class Place:
         self.records: dict[JobId, Any] = {}
         self.refuses: Exception | None = None
         self.delay = 0
+        self.unknown: set[PodKey] = set()
+        """Pods without an address."""
         self.port = 20000
         self.now = NOW
 
@@ -48,6 +50,8 @@ class Place:
             raise self.refuses
 
     def host_of(self, key):
+        if key in self.unknown:
+            raise LookupError(f"the pod of {key} has no address")
         return f"host-{key.node}"
 
     def rendezvous_port(self, job, generation, processes):
@@ -75,7 +79,8 @@ class Place:
 
 
 def make_actor(place: Place) -> Actor:
-    return Actor(place, place, sent=Sent(), epoch=EPOCH, clock=lambda: place.now)
+    both: Any = place
+    return Actor(both, both, sent=Sent(), epoch=EPOCH, clock=lambda: place.now)
 
 
 async def act(

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from dljob.control.acting.commands import Remove
-from dljob.control.acting.coordinating import next_commands
 from dljob.control.acting.job_in_scene import NAMES_S, is_ready
 from dljob.control.gpus.marking import marked
 from dljob.control.gpus.uuids import GpuUuids
@@ -16,6 +14,7 @@ from dljob.control.situation.scene import Scene
 from dljob.core.model import GpuRef, JobId, Node, NodeName
 from dljob_sidecar.behaviour.events import Gone, StartFailed
 from dljob_wire.messages import Gpu, Problem, Progress, State
+from tests.control.deeds import deeds
 from tests.control.scenes import after, cast, make_scene, new, ready, run, running, stop
 
 A, N0 = JobId("a"), NodeName("n0")
@@ -248,7 +247,8 @@ def test_pod_with_lost_gpus_is_removed_from_outside():
     unproven = Problem("GPUMemoryNotReleased", "GPU-b does not report its memory in use")
     stuck = replace(stopping, gpus=LOST, problems=(unproven,))
     scene = make_scene(cast("a", n0=stuck, generation=2))
-    assert [type(each) for each in next_commands(scene)] == [Remove]
+    [deed] = deeds(scene).values()
+    assert deed.startswith("remove: ")
     for state in (stopping, replace(stuck, gpus=WELL), replace(stuck, problems=())):
         scene = make_scene(cast("a", n0=state, generation=2))
-        assert next_commands(scene) == []
+        assert deeds(scene) == {}
