@@ -88,10 +88,6 @@ def test_victim_trains_while_the_newcomer_warms_up():
     assert deeds(replace(scene, now=100.0)) == {A0: "run"}
 
 
-def test_ready_newcomer_stops_the_victim_first():
-    assert done(victim(), newcomer(n0=Sat(ready(), fresh=True))) == {A0: "run"}
-
-
 @pytest.mark.parametrize(
     "state",
     [
@@ -109,6 +105,10 @@ def test_job_that_loses_all_gpus_trains_until_the_newcomer_is_ready():
     leaves = cast("a", generation=2, n0=running(run(3, 0, 1)))
     assert done(leaves, newcomer(n0=PENDING)) == {}
     assert done(leaves, newcomer(n0=ready())) == {A0: "save and stop, leave"}
+    # Without a newcomer it stops at once, or when its SideCar can be reached.
+    assert done(leaves) == {A0: "save and stop, leave"}
+    silent = Sat(running(run(3, 0)), reachable=False, since=NOW - 5)
+    assert done(cast("a", generation=2, n0=silent)) == {A0: "save and stop, leave"}
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,6 @@ def test_unwanted_job_stops_without_waiting_for_a_newcomer(why):
     found = done(leaves, newcomer(n0=PENDING))
     saves = "cancelled" not in why and why.get("saves", True) and not why.get("broken")
     assert found == {A0: "save and stop, leave" if saves else "stop, leave"}
-
-
-def test_job_without_a_successor_stops_at_once():
-    leaves = cast("a", generation=2, n0=running(run(3, 0, 1)))
-    assert done(leaves) == {A0: "save and stop, leave"}
 
 
 def test_lost_start_waits_for_reports_before_it_ends():
@@ -251,11 +246,8 @@ def both(one, other, **rest):
 OLD0, OLD1 = run(3, 1, peers=2), run(3, 1, peers=2, at=1)
 
 
-def test_all_containers_stop_before_any_runs():
-    assert done(both(running(OLD0), running(OLD1))) == {A0: "save and stop", A1: "save and stop"}
-
-
 def test_no_container_runs_before_all_have_released():
+    assert done(both(running(OLD0), running(OLD1))) == {A0: "save and stop", A1: "save and stop"}
     assert done(both(released(OLD0, stop(4)), running(OLD1, stop(4), CheckpointDone(1)))) == {}
     assert done(both(released(OLD0, stop(4)), released(OLD1, stop(4)))) == {A0: "run", A1: "run"}
 
@@ -324,17 +316,14 @@ def test_leaving_pod_is_not_reused():
 def test_new_controller_stamps_first():
     theirs = run(3, 0, epoch=EPOCH - 1)
     assert done(cast("a", {"n0": (0, 1)}, generation=2, n0=running(theirs))) == {A0: "stamp"}
+    # A stop is a stamp as well.
+    assert done(cast("a", generation=2, n0=running(theirs))) == {A0: "save and stop, leave"}
 
 
 def test_nothing_begins_before_the_stamp():
     """The job has left n0, where a former controller's run may still arrive."""
     theirs = released(run(3, 0, epoch=EPOCH - 1), stop(4, epoch=EPOCH - 1))
     assert done(starting({"n1": (0,)}, 3, n0=theirs, n1=ready())) == {A0: "stamp"}
-
-
-def test_stop_replaces_the_stamp():
-    theirs = run(3, 0, epoch=EPOCH - 1)
-    assert done(cast("a", generation=2, n0=running(theirs))) == {A0: "save and stop, leave"}
 
 
 def test_leftover_gpus_stay_reserved_until_the_stamp():
@@ -373,15 +362,6 @@ def test_job_with_a_lost_pod_begins_nowhere_else():
     assert done(starting({"n1": (0,)}, n0=lost, n1=ready())) == {}
 
 
-def test_unreachable_unwanted_pod_is_removed():
-    silent = Sat(running(run(3, 0)), reachable=False, since=NOW - 5)
-    job_pods = {"n0": Sat(phase=PodPhase.PENDING), "n1": silent}
-    assert done(cast("a", generation=2, job_pods=job_pods)) == {
-        A0: "remove: it is no longer needed",
-        A1: "save and stop, leave",
-    }
-
-
 # --- gangs, retries, ends -------------------------------------------------------------------
 
 
@@ -406,20 +386,14 @@ def test_cancelled_job_is_forgotten_when_its_pods_are_gone():
 
 
 def test_finished_job_is_forgotten_after_its_ttl():
-    ends: dict[str, Any] = {"phase": Phase.COMPLETED, "finished_at": NOW - 10}
-    assert done(cast("a", generation=2, **ends)) == {}
-    soon = cast("a", generation=2, limits=Limits(ttl_seconds_after_finished=11), **ends)
-    assert done(soon) == {}
-    now = cast("a", generation=2, limits=Limits(ttl_seconds_after_finished=10), **ends)
-    assert done(now) == {A: "forget"}
-
-
-def test_default_ttl_applies_to_jobs_without_one():
-    ends: dict[str, Any] = {"phase": Phase.COMPLETED, "finished_at": NOW - 10}
-    of_user = cast("b", generation=2, limits=Limits(ttl_seconds_after_finished=11), **ends)
-    scene = make_scene(cast("a", generation=2, **ends), of_user)
-    assert deeds(replace(scene, ttl_seconds=11)) == {}
-    assert deeds(replace(scene, ttl_seconds=10)) == {A: "forget"}
+    ends: dict[str, Any] = {"generation": 2, "phase": Phase.COMPLETED, "finished_at": NOW - 10}
+    soon = cast("b", limits=Limits(ttl_seconds_after_finished=11), **ends)
+    now = cast("c", limits=Limits(ttl_seconds_after_finished=10), **ends)
+    scene = make_scene(cast("a", **ends), soon, now)
+    assert deeds(scene) == {"c": "forget"}
+    # The default is for jobs without a time of their own.
+    assert deeds(replace(scene, ttl_seconds=11)) == {"c": "forget"}
+    assert deeds(replace(scene, ttl_seconds=10)) == {"a": "forget", "c": "forget"}
 
 
 def test_job_with_an_unreadable_spec_only_reacts_to_cancel():
@@ -435,9 +409,9 @@ RECREATE = Mechanism.RECREATE
 
 
 def test_recreation_ends_all_pods_of_a_changed_job():
-    trains = Sat(running(run(3, 0, 1)), shaped=1)
-    job = cast("a", {"n0": (0,)}, generation=2, shaped=2, n0=trains)
-    assert done(job, mechanism=RECREATE) == {A0: "save and stop, leave"}
+    for sat in Sat(running(run(3, 0, 1)), shaped=1), Sat(ready(), fresh=True, shaped=1):
+        job = cast("a", {"n0": (0,)}, generation=2, shaped=2, n0=sat)
+        assert done(job, mechanism=RECREATE) == {A0: "save and stop, leave"}
 
 
 def test_recreation_launches_only_on_free_gpus():
@@ -456,12 +430,6 @@ def test_recreation_launches_only_on_free_gpus():
         assert ("book" in found.get(B0, "")) is booked, (sat, mechanism)
 
 
-def test_recreation_does_not_reuse_pods_with_other_gpus():
-    idle = Sat(ready(), fresh=True, shaped=1)
-    job = cast("a", {"n0": (1,)}, generation=2, shaped=2, n0=idle)
-    assert done(job, mechanism=RECREATE) == {A0: "save and stop, leave"}
-
-
 def test_recreation_keeps_the_pod_of_a_crashed_job():
     crashed = Sat(ended(run(3, 0), 1), shaped=1)
     job = starting({"n0": (0,)}, shaped=1, broken=3, n0=crashed)
@@ -476,9 +444,3 @@ def test_nothing_happens_where_all_is_as_decided():
     wide = cast("b", {"n0": (2,), "n1": (0,)}, n0=one, n1=other)
     trains = cast("a", {"n0": (0, 1)}, n0=running(run(3, 0, 1)))
     assert done(trains, wide, cast("c", generation=0)) == {}
-
-
-def test_broken_job_stops_no_other():
-    nonsense: Any = None
-    broken = starting({"n0": (0,)}, retry_at=nonsense, n0=ready())
-    assert done(broken, cast("b", {"n0": (1,)}, phase=Phase.INITIALIZED)) == {B0: "book"}
