@@ -1,47 +1,39 @@
 """
 What a controller does about a scene, at a platform and to SideCars that record each call.
 
-A test asserts on the calls and on the records, so it holds whatever stands between a decision and a call.
+A test asserts on calls and records, so it holds whatever stands between a decision and a call.
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
 
-from dljob.control.acting.applying import Actor, booked_statuses
-from dljob.control.acting.coordinating import next_commands
+from dljob.control.acting.applying import Actor
+from dljob.control.acting.desired_pods import changed_records, desired
 from dljob.control.acting.task_pool import Slots
 from dljob.control.situation.dialer import NO_CONTACT
 from dljob.control.situation.ports import PodKey
 from dljob.control.situation.quarantine import Quarantine
-from dljob.control.situation.scene import Scene
 from dljob.control.situation.sent import Sent
-from dljob.core.model import JobId
-from dljob_wire.messages import Run, Target
+from dljob_wire.messages import Run
 from tests.control.scenes import EPOCH, NOW
 
 
 class Place:
     """A platform and a SideCar client that record each call."""
 
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.records: dict[JobId, Any] = {}
-        self.refuses: Exception | None = None
+    def __init__(self):
+        self.calls = []
+        self.records = {}
+        self.refuses = None
         self.delay = 0
-        self.unknown: set[PodKey] = set()
-        """Pods without an address."""
         self.port = 20000
         self.now = NOW
+        self.unknown = set()  # Pods without an address.
 
     async def launch(self, order):
-        await self.answer("launch", order.entry.job.id, order.booking)
+        await self.answer("launch", PodKey(order.entry.job.id, order.booking.node))
 
     async def remove(self, key, *, because):
-        await self.answer("remove", key, because)
-
-    async def forget_job(self, job):
-        await self.answer("forget", job)
+        await self.answer(f"remove: {because}", key)
 
     async def answer(self, *call):
         self.calls.append(call)
@@ -64,84 +56,61 @@ class Place:
     def contact(self, key):
         return NO_CONTACT
 
-    def believe(self, left):
-        return left
-
     def follow(self, key, address):
         self.calls.append(("follow", key, address))
 
     def forget(self, key):
         """Both protocols have this word: the client is given pods, the platform jobs."""
-        if isinstance(key, PodKey):
+        return (
             self.calls.append(("unfollow", key))
-            return None
-        return self.forget_job(key)
+            if isinstance(key, PodKey)
+            else self.answer("forget", key)
+        )
 
 
-def make_actor(place: Place) -> Actor:
-    both: Any = place
-    return Actor(both, both, sent=Sent(), epoch=EPOCH, clock=lambda: place.now)
+def make_actor(place):
+    return Actor(place, place, sent=Sent(), epoch=EPOCH, clock=lambda: place.now)
 
 
-async def act(
-    actor: Actor, place: Place, scene: Scene, *, quarantine: Quarantine | None = None, **rest: Any
-) -> None:
-    """Do what is due in this scene, and note the records that come first."""
-    quarantine = quarantine if quarantine is not None else Quarantine()
+async def act(actor, place, scene, *, quarantine=None, trailing=0):
+    """Do what is due in this scene, and keep the records that come first."""
+    quarantine = quarantine or Quarantine()
     place.calls.clear()
     place.now = scene.now
-    commands = next_commands(scene, quarantine)
-    place.records = booked_statuses(commands, scene)
-    scene = scene.with_statuses(place.records)
-    slots = Slots(8, lambda: False)
-    await actor.carry_out(commands, scene, quarantine=quarantine, slots=slots, **rest)
+    wanted = desired(scene, place, quarantine)
+    place.records = changed_records(wanted, scene)
+    scene, slots = scene.with_statuses(place.records), Slots(8, lambda: False)
+    await actor.carry_out(wanted, scene, quarantine=quarantine, slots=slots, trailing=trailing)
 
 
-def do(actor: Actor, place: Place, scene: Scene, **rest: Any) -> list[Any]:
+def do(actor, place, scene, **rest):
     """Do what is due in this scene; return the calls."""
     asyncio.run(act(actor, place, scene, **rest))
     return place.calls
 
 
-def deeds(scene: Scene) -> dict[PodKey | JobId, str]:
-    """Return what a new controller does about each pod and job, in words."""
-    place = Place()
+def deeds(scene):
+    """Return what a new controller does about each pod and job, in words; it launches each pod that it books."""
+    place, found = Place(), {}
     calls = do(make_actor(place), place, scene)
-    found: dict[PodKey | JobId, list[str]] = {}
+    for call in calls:
+        key, word = call if isinstance(call[0], PodKey) else call[::-1]
+        assert key not in found
+        found[key] = (
+            word if isinstance(word, str) else _word(scene.job_pods[key.job][key.node], word)
+        )
     for job, status in place.records.items():
         there, then = set(scene.entries[job].status.pods), set(status.pods)
-        for word, pods in ("unbook", there - then), ("book", then - there):
-            for pod in pods:
-                found.setdefault(PodKey(job, pod.node), []).append(word)
-    for key, word in _iter_words(scene, calls):
-        found.setdefault(key, []).append(word)
-    for words in found.values():
-        if words == ["book", "launch"]:
-            words.pop()
-    return {key: ", ".join(words) for key, words in found.items()}
+        found |= {PodKey(job, pod.node): "unbook" for pod in there - then}
+        found |= {PodKey(job, pod.node): "book" for pod in then - there}
+    return found
 
 
-def _iter_words(scene: Scene, calls: Iterable[Any]) -> Iterable[tuple[PodKey | JobId, str]]:
-    for call in calls:
-        match call:
-            case "forget", job:
-                yield job, "forget"
-            case "launch", job, booking:
-                yield PodKey(job, booking.node), "launch"
-            case "remove", key, because:
-                yield key, f"remove: {because}"
-            case key, target:
-                yield key, _word(scene, key, target)
-
-
-def _word(scene: Scene, key: PodKey, target: Target) -> str:
-    state = scene.job_pods[key.job][key.node].state
-    assert state is not None
-    if target.generation == state.generation:
-        if isinstance(target, Run) and target.epoch == state.epoch:
-            return f"try {target.trial}"
-        if target.epoch > state.epoch:
-            return "stamp"
+def _word(job_pod, target):
+    if target.term == job_pod.state.term and isinstance(target, Run):
+        return f"try {target.trial}"
+    if target.generation == job_pod.state.generation and not job_pod.is_stamped(EPOCH):
+        return "stamp"
     if isinstance(target, Run):
         return "run"
-    return f"{'save and stop' if target.checkpoint else 'stop'}{', leave' if target.leave else ''}"
+    return ("save and stop" if target.checkpoint else "stop") + (", leave" if target.leave else "")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dljob.control.acting.coordinating import iter_commands
+from dljob.control.acting.desired_pods import Desired, Present, desired_of
 from dljob.control.acting.job_in_scene import JobsInScene
 from dljob.control.judging import judging
 from dljob.control.judging.conditions import NOT_STARTED
@@ -19,6 +19,7 @@ from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.rules import Rules
 from dljob.control.situation.status import Condition, ConditionType
 from dljob.core.model import JobId, Limits, Mechanism, NodeName, Phase
+from tests.control.deeds import Place
 from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready
 
 A, N0 = JobId("a"), NodeName("n0")
@@ -157,8 +158,8 @@ SATS = [
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-def test_skipped_job_has_no_commands(mechanism):
-    """No command is due for a job that the judge skips because its pods are starting."""
+def test_nothing_differs_for_a_skipped_job(mechanism):
+    """All pods that a job needs are requested when the judge skips it because they are starting."""
     count = 0
     for sat, other in itertools.product(SATS, (None, PENDING, Sat(ready()))):
         job_pods = {"n0": sat} | ({"n1": other} if other is not None else {})
@@ -167,6 +168,7 @@ def test_skipped_job_has_no_commands(mechanism):
             scene = make_scene(job, mechanism=mechanism)
             if is_coming_up(scene, scene.entries[A]):
                 count += 1
-                jobs = JobsInScene(scene, Quarantine())
-                assert list(iter_commands(jobs.case(A))) == [], (job_pods, holds)
+                wanted = desired_of(JobsInScene(scene, Quarantine()).case(A), Place())
+                same = Desired(scene.entries[A].status, dict.fromkeys(scene.pods_of(A), Present()))
+                assert wanted == same, (job_pods, holds)
     assert (count > 0) == (mechanism is Mechanism.IN_PLACE)

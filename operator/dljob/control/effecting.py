@@ -1,14 +1,14 @@
-"""Records the outcome of a cycle, carries out its commands, and reports it.
+"""Records the outcome of a cycle, brings about what is desired, and reports it.
 
 Called by :mod:`dljob.control.loop` at the end of each cycle. Records come before actions, so that the
 next controller knows everything that this one may have begun.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from dljob.control.acting.applying import Actor
-from dljob.control.acting.commands import Command
+from dljob.control.acting.desired_pods import Desired
 from dljob.control.acting.recording import Records
 from dljob.control.acting.task_pool import Slots
 from dljob.control.pacing import Alarm, BatchResult, BatchSize, Effort, Pace
@@ -18,6 +18,7 @@ from dljob.control.situation.ports import NotKept, NotKeptAlone, Platform
 from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
+from dljob.core.model import JobId
 
 
 class Effects:
@@ -47,13 +48,13 @@ class Effects:
     async def bring_about(
         self,
         outcome: Outcome,
-        commands: Sequence[Command],
+        desired: Mapping[JobId, Desired],
         *,
         scene: Scene,
         effort: Effort,
         alarm: Alarm,
     ) -> bool:
-        """Record the scene, carry out the commands and report the outcome; return False if a status was refused."""
+        """Record the scene, bring about what is desired and report; return False if a status was refused."""
         self.outcomes.note(outcome)
         pace, spent = self._pace, effort.seconds
         with effort.aside():
@@ -66,7 +67,7 @@ class Effects:
                 return False
             slots = Slots(pace.launches_at_once, self._cut_after(since, spent, alarm=alarm))
             await self.actor.carry_out(
-                commands,
+                desired,
                 scene,
                 quarantine=self._quarantine,
                 slots=slots,

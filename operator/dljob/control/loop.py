@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dljob.control.acting import coordinating
-from dljob.control.acting.applying import Actor, booked_statuses
-from dljob.control.acting.commands import Unbook
+from dljob.control.acting.applying import Actor
+from dljob.control.acting.desired_pods import changed_records, desired
 from dljob.control.acting.recording import Records
 from dljob.control.effecting import Effects
 from dljob.control.observing import Observer
@@ -68,6 +67,7 @@ class Controller:
         epoch: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._platform = platform
         self._learning = learning
         self._metrics = metrics
         self._pace = options.pace
@@ -198,9 +198,14 @@ class Controller:
             if self.scheduler.is_unfinished:
                 self._alarm.ring()
 
-        # 3. Find the commands that are safe now. Record first, then act and report.
-        commands = coordinating.next_commands(scene, self._quarantine)
-        scene = scene.with_statuses(booked_statuses(commands, scene))
+        # 3. Find what is desired and safe now. Record first, then act and report.
+        wanted = desired(scene, self._platform, self._quarantine)
+        records = changed_records(wanted, scene)
+        is_pod_gone = any(
+            set(scene.entries[job].status.pods) - set(record.pods)
+            for job, record in records.items()
+        )
+        scene = scene.with_statuses(records)
         if self.observer.has_met_all:
             statuses = self._quarantine.statuses(scene, was_decided=decision is not None)
             news += events.news_of_quarantine(scene, statuses)
@@ -216,7 +221,7 @@ class Controller:
             waits=dict(find_waits(before, after)),
         )
         if not await self.effects.bring_about(
-            outcome, commands, scene=scene, effort=self._effort, alarm=self._alarm
+            outcome, wanted, scene=scene, effort=self._effort, alarm=self._alarm
         ):
             self.scheduler.decide_again()
             self._next_cycle = scene.now
@@ -227,8 +232,8 @@ class Controller:
         for job, waited in find_cancelled_waits(self.scene, scene):
             self._metrics.waited(job, **waited._asdict())
         self.scene = scene
-        if any(isinstance(command, Unbook) for command in commands):
-            # A command that waited for the end of this pod can be given now.
+        if is_pod_gone:
+            # What waited for the end of this pod is safe now.
             self._alarm.ring()
         self._metrics.cycle(time.perf_counter() - began, decided=decision is not None)
         self._plan_next(scene)

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-async def do_all(work: Iterable[Awaitable[None]]) -> None:
+async def do_all(work: Iterable[Awaitable[object]]) -> None:
     """Run all tasks at the same time; raise the first failure once all have ended."""
     outcomes = await asyncio.gather(*work, return_exceptions=True)
-    for failure in outcomes:
-        if failure is not None:
-            raise failure
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 class Slots:

@@ -1,7 +1,7 @@
 """
 How long a SideCar may be silent, and what follows when it is silent for longer.
 
-While the kubelet still reports the pod as up, :mod:`dljob.control.acting.coordinating` ends it, because its GPUs
+While the kubelet still reports the pod as up, :mod:`dljob.control.acting.desired_pods` ends it, because its GPUs
 stay occupied otherwise. When the platform has lost the pod as well, :mod:`dljob.control.judging.happenings`
 plans the job without it: a new start waits until it is proven that no process is left there.
 

@@ -200,7 +200,17 @@ class NotTaken(Exception):
     """The platform refuses a pod; the message names the reason and the remedy."""
 
 
-class Platform(Protocol):
+class Places(Protocol):
+    """What a start of a job needs to know of a platform."""
+
+    def host_of(self, key: PodKey, /) -> str:
+        """Return the host at which the other pods of the job reach this one."""
+
+    def rendezvous_port(self, job: JobId, generation: int, processes: int, /) -> int:
+        """Return the first of this many consecutive ports; each generation gets new ones."""
+
+
+class Platform(Places, Protocol):
     """A platform. Repeating a call with the same arguments does no harm."""
 
     async def observe(self) -> Observation:
@@ -241,12 +251,6 @@ class Platform(Protocol):
 
     async def forget(self, job: JobId) -> None:
         """Remove what is kept of a job that has ended with all its pods."""
-
-    def host_of(self, key: PodKey, /) -> str:
-        """Return the host at which the other pods of the job reach this one."""
-
-    def rendezvous_port(self, job: JobId, generation: int, processes: int, /) -> int:
-        """Return the first of this many consecutive ports; each generation gets new ones."""
 
     async def tell(self, job: JobId, reason: str, message: str, *, warning: bool = False) -> None:
         """Report to users what happened to a job (an Event)."""

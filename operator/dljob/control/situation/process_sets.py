@@ -55,13 +55,13 @@ class ProcessSet:
         wanted = self._status.run_generation
         if self._status.phase is Phase.RUNNING and self.generation < wanted:
             # The container has restarted, and none of its former processes lives.
-            return not any(_is_told_to_run(job_pod, wanted) for job_pod in self._present)
+            return not any(is_told_to_run(job_pod, wanted) for job_pod in self._present)
         if not self.job_pods or self.generation <= self._status.broken:
             return False
         joining = [
             job_pod
             for job_pod in self._present
-            if job_pod.start < self.generation and _is_told_to_run(job_pod, self.generation)
+            if job_pod.start < self.generation and is_told_to_run(job_pod, self.generation)
         ]
         is_hanging = (
             any(job_pod.is_living for job_pod in self.job_pods) or self.generation == wanted
@@ -95,7 +95,7 @@ class ProcessSet:
         return newest if newest > self._status.run_generation else 0
 
 
-def _is_told_to_run(job_pod: JobPod, generation: int) -> bool:
+def is_told_to_run(job_pod: JobPod, generation: int) -> bool:
     return isinstance(job_pod.told, Run) and job_pod.told.generation == generation
 
 

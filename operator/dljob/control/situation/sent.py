@@ -62,6 +62,10 @@ class Sent:
         """Pods that the platform creates or has created at this controller's request."""
         self.refused: Backoff[BookedPod] = Backoff()
         """Pods that the platform refused to create."""
+        self.removed: dict[BookedPod, float] = {}
+        """When the platform was last asked to end each pod."""
+        self.unremoved: Backoff[BookedPod] = Backoff()
+        self.unforgotten: Backoff[JobId] = Backoff()
 
     def keep(self, entries: Mapping[JobId, Entry]) -> None:
         """Forget pods that are no longer booked, and jobs that are gone."""
@@ -69,6 +73,10 @@ class Sent:
         self.fresh &= booked
         self.asked &= booked
         self.refused.keep(booked)
+        self.unremoved.keep(booked)
+        self.unforgotten.keep(entries)
+        for pod in self.removed.keys() - booked:
+            del self.removed[pod]
         for pod in self.commanded.keys() - booked:
             del self.commanded[pod]
         for job in self.begun.keys() - entries.keys():

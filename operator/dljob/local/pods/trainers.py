@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from dljob.control.acting.commanding import gpu_names
 from dljob.control.acting.sidecar_options import CHECKPOINT_FOLDER, CHECKPOINT_REFERENCE
+from dljob.control.acting.starts import gpu_names
 from dljob.core.documents.jobschema import WORKING_DIRECTORY
 from dljob.core.documents.launchers import notice_of
 from dljob.core.documents.rules.podrules import TRAINER

@@ -1,0 +1,79 @@
+"""One start of a job's processes: each container's part of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from dljob.control.situation.ports import Entry, Places, PodKey
+from dljob.control.situation.scene import Scene
+from dljob.control.situation.sent import Begun
+from dljob.core.model import Job, Node, NodeName, Placement
+from dljob_wire.messages import Peer, Run
+from dljob_wire.messages import Phase as SideCarPhase
+
+LONGEST_REASON: Final = 1024
+
+
+def make_start(scene: Scene, entry: Entry, placement: Placement, places: Places) -> Begun:
+    """
+    Return the start that was decided.
+
+    All parts are made once, so that parts that are sent in later cycles name the same peers and ports even if a pod
+    has another address by then.
+    """
+    job, generation = entry.job, entry.status.run_generation
+    states = {
+        node: job_pod.state
+        for node, job_pod in scene.pods_of(job.id).items()
+        if job_pod.state is not None
+    }
+    begun = scene.begun.get(job.id)
+    if begun is not None and begun.generation == generation:
+        # A container that has restarted refuses a command to its former incarnation.
+        return replace(
+            begun,
+            runs={
+                node: replace(run, incarnation=states[node].incarnation)
+                for node, run in begun.runs.items()
+            },
+        )
+    own, counts = job.training.batch_size, count_processes(job, placement)
+    peers = tuple(Peer(places.host_of(PodKey(job.id, node)), n) for node, n in counts.items())
+    port = places.rendezvous_port(job.id, generation, max(counts.values()))
+    runs: dict[NodeName, Run] = {}
+    offset = 0
+    for part in placement.slices:
+        state = states[part.node]
+        runs[part.node] = Run(
+            epoch=scene.epoch,
+            generation=generation,
+            incarnation=state.incarnation,
+            gpus=gpu_names(scene.nodes[part.node], part.gpus),
+            rank_offset=offset,
+            world_size=sum(counts.values()),
+            peers=peers,
+            rendezvous_port=port,
+            batch_size=entry.status.batch_size or own,
+            learning_rate_factor=(entry.status.batch_size or own) / own if own else 1.0,
+            # These processes ended before this decision, and their end was not the end of the job.
+            ended=state.held_generation if state.phase is SideCarPhase.EXITED else 0,
+            reason=entry.status.message[:LONGEST_REASON],
+        )
+        offset += counts[part.node]
+    return Begun(generation, runs)
+
+
+def count_processes(job: Job, placement: Placement) -> dict[NodeName, int]:
+    return {
+        part.node: len(part.gpus) if job.processes == "perGpu" else 1 for part in placement.slices
+    }
+
+
+def gpu_names(node: Node, numbers: Iterable[int]) -> tuple[str, ...]:
+    """Name GPUs by UUID, or by number if the UUID is unknown.
+
+    A number shifts to another device when a GPU with a lower number dies. A SideCar gives its
+    training the names that the job wants (``gpuIds``).
+    """
+    uuids = {gpu.index: gpu.uuid for gpu in node.gpus if gpu.uuid}
+    return tuple(uuids.get(number, str(number)) for number in numbers)
