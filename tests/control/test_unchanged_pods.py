@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dljob.control.acting.desired_pods import Desired, Present, desired_of
-from dljob.control.acting.job_in_scene import JobsInScene
+from dljob.control.acting.job_in_scene import JobInScene
 from dljob.control.judging import judging
 from dljob.control.judging.conditions import NOT_STARTED
 from dljob.control.judging.judging import judge
 from dljob.control.judging.unchanged_pods import LONGEST_S, UnchangedPods, is_coming_up
 from dljob.control.situation.ports import NODE_NOT_READY, UNSCHEDULABLE, PodPhase
-from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.rules import Rules
 from dljob.control.situation.status import Condition, ConditionType
 from dljob.core.model import JobId, Limits, Mechanism, NodeName, Phase
@@ -168,7 +167,7 @@ def test_nothing_differs_for_a_skipped_job(mechanism):
             scene = make_scene(job, mechanism=mechanism)
             if is_coming_up(scene, scene.entries[A]):
                 count += 1
-                wanted = desired_of(JobsInScene(scene, Quarantine()).case(A), Place())
+                wanted = desired_of(JobInScene(scene, scene.entries[A]), Place())
                 same = Desired(scene.entries[A].status, dict.fromkeys(scene.pods_of(A), Present()))
                 assert wanted == same, (job_pods, holds)
     assert (count > 0) == (mechanism is Mechanism.IN_PLACE)

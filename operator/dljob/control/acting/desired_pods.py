@@ -17,7 +17,7 @@ processes or containers, the rest is ended at once, because it only hangs.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dljob.control.acting.job_in_scene import JobInScene, JobsInScene
+from dljob.control.acting.job_in_scene import JobInScene
 from dljob.control.acting.starts import LONGEST_REASON, count_processes, make_start
 from dljob.control.gpus.visibility import cannot_prove
 from dljob.control.judging import trials
@@ -70,7 +70,7 @@ class Desired:
 
 def desired(scene: Scene, places: Places, quarantine: Quarantine) -> dict[JobId, Desired]:
     """Return what is safe now, for each job that is not at rest."""
-    jobs, untouched = JobsInScene(scene, quarantine), quarantine.untouched
+    untouched = quarantine.untouched
     found: dict[JobId, Desired] = {}
     for job, entry in scene.entries.items():
         try:
@@ -81,7 +81,7 @@ def desired(scene: Scene, places: Places, quarantine: Quarantine) -> dict[JobId,
             if job in untouched and (has_anything or not entry.cancelled):
                 continue
             if not is_coming_up(scene, entry):
-                found[job] = desired_of(jobs.case(job), places)
+                found[job] = desired_of(JobInScene(scene, entry), places)
         except Exception as error:  # noqa: BLE001 - one job's data never stops the others
             quarantine.add(job, error)
     return found

@@ -1,15 +1,11 @@
-"""One job as the coordinator sees it: its pods, their readiness, and the jobs that wait for its
-GPUs.
-"""
+"""One job in a scene: its pods, their readiness, and the jobs that wait for its GPUs."""
 
-from collections.abc import Iterable
 from functools import cached_property
 
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
-from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.scene import Scene
-from dljob.core.model import GpuRef, JobId, Mechanism, Placement
+from dljob.core.model import JobId, Mechanism, Placement
 
 NAMES_S = 10.0
 """How long the controller waits for a new SideCar to report the UUIDs of its GPUs before it names
@@ -19,38 +15,18 @@ them by number.
 
 def is_ready(scene: Scene, job: JobId) -> bool:
     """Return True if all pods that the job needs are initialised and warm."""
-    return JobsInScene(scene, Quarantine()).is_ready(job)
-
-
-class JobsInScene:
-    """All jobs of a scene, each examined once however often it is queried."""
-
-    def __init__(self, scene: Scene, quarantine: Quarantine) -> None:
-        self.scene = scene
-        self._quarantine = quarantine
-        self._cases: dict[JobId, JobInScene] = {}
-
-    def case(self, job: JobId) -> "JobInScene":
-        if job not in self._cases:
-            self._cases[job] = JobInScene(self, self.scene.entries[job])
-        return self._cases[job]
-
-    def is_ready(self, job: JobId) -> bool:
-        try:
-            return self.case(job).is_ready
-        except Exception as error:  # noqa: BLE001 - one job's data never stops the others
-            self._quarantine.add(job, error)
-            return False
+    try:
+        return JobInScene(scene, scene.entries[job]).is_ready
+    except Exception:  # noqa: BLE001 - what fails here fails again, and is noted, in its own turn
+        return False
 
 
 class JobInScene:
-    def __init__(self, jobs: JobsInScene, entry: Entry) -> None:
-        self.jobs = jobs
-        self.scene = scene = jobs.scene
-        self.job = entry.job.id
+    def __init__(self, scene: Scene, entry: Entry) -> None:
+        self.scene = scene
         self.entry = entry
         self.status = entry.status
-        self.job_pods = scene.pods_of(self.job)
+        self.job_pods = scene.pods_of(entry.job.id)
         there = [job_pod for job_pod in self.job_pods.values() if not job_pod.has_ended]
         self.present = [job_pod for job_pod in there if not job_pod.untrusted]
         self.untrusted = [job_pod for job_pod in there if job_pod.untrusted]
@@ -109,7 +85,7 @@ class JobInScene:
         """Return True if the processes of an earlier generation can end now."""
         if not self.in_place or self._was_told_to_stop or self._is_broken:
             return True
-        if self._claimants(self._holds - set(placement.refs())):
+        if self._claimants():
             return self.claimants_are_ready()
         return self.is_ready and self.gains_are_free(placement)
 
@@ -144,21 +120,20 @@ class JobInScene:
         # A new SideCar may still report the UUIDs of its GPUs.
         return not is_new or all(gpu.uuid for gpu in self.scene.nodes[job_pod.key.node].gpus)
 
-    @property
-    def _holds(self) -> frozenset[GpuRef]:
-        return self.scene.held_by(self.job)
-
     def gains_are_free(self, placement: Placement) -> bool:
-        return all(self.scene.is_free_for(self.job, ref) for ref in placement.refs())
+        return all(self.scene.is_free_for(self.entry.job.id, ref) for ref in placement.refs())
 
-    def _claimants(self, refs: Iterable[GpuRef]) -> set[JobId]:
-        claims = (self.scene.claims.get(ref) for ref in refs)
-        return {claimant for claimant in claims if claimant is not None and claimant != self.job}
+    def _claimants(self) -> set[JobId]:
+        """Return the jobs that get GPUs of this one."""
+        job, placement = self.entry.job.id, self.status.placement
+        given = self.scene.held_by(job).difference(
+            placement.refs() if placement is not None else ()
+        )
+        claims = map(self.scene.claims.get, given)
+        return {claimant for claimant in claims if claimant is not None and claimant != job}
 
     def claimants_are_ready(self) -> bool:
-        placement = self.status.placement
-        kept = set(placement.refs()) if placement is not None else set()
-        return all(self.jobs.is_ready(job) for job in self._claimants(self._holds - kept))
+        return all(is_ready(self.scene, job) for job in self._claimants())
 
     def may_save(self, job_pod: JobPod) -> bool:
         wanted = self.status.saves and not self.entry.cancelled
