@@ -124,6 +124,11 @@ class Training:
     expects_gpus: bool = declare(Flag(), default=True)
     """False if a job without a visible GPU is no problem."""
 
+    @property
+    def longest_live_seconds(self) -> float:
+        """The limit of live changes; 0 if processes do not come and go with single GPUs."""
+        return self.live_seconds if self.processes is Split.PER_GPU else 0.0
+
 
 TRAINING = record(Training)
 
