@@ -179,7 +179,12 @@ def test_left_state_keeps_every_distinct_end():
         version=LARGEST_WHOLE,
         progress=Progress(LARGEST_WHOLE, interval=LARGEST_WHOLE, metrics={"m" * 64: -1 / 3}),
         change=Change(
-            LARGEST_WHOLE, Saving.TIMED_OUT, 1e300 / 3, 1e300 / 3, 1e300 / 3, pause_seconds=1e300 / 3
+            LARGEST_WHOLE,
+            Saving.TIMED_OUT,
+            1e300 / 3,
+            1e300 / 3,
+            1e300 / 3,
+            pause_seconds=1e300 / 3,
         ),
     )
     assert len(codec.encode_left(longest)) < LONGEST_LEFT
