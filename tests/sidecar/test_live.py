@@ -1,7 +1,7 @@
 """
 Live changes with real processes: some join or leave, and the others go on.
 
-The training is ``live_trainers.py``, which speaks the board without a framework.
+The training is ``live_trainers.py``, which speaks the board without a framework; one test has the library.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dljob import training
 from dljob_wire.messages import Phase, Run, State
 from tests.sidecar.drivers import HERE, read_proc, wait_until
 from tests.sidecar.sidecars import SideCar, problem_names
@@ -24,7 +25,6 @@ from tests.sidecar.witnesses import find_held_gpus
 
 pytestmark = pytest.mark.processes
 
-LIVE_TRAINER = str(HERE / "live_trainers.py")
 OPTIONS = {
     "framework": "pytorch",
     "processes": "perGpu",
@@ -91,8 +91,8 @@ def live_job(
 ) -> Iterator[Callable[..., LiveJob]]:
     jobs: list[LiveJob] = []
 
-    def make(*manners: str, **options: Any) -> LiveJob:
-        command = (sys.executable, "-S", LIVE_TRAINER, token, str(tmp_path), *manners)
+    def make(*manners: str, program: str = "live_trainers.py", **options: Any) -> LiveJob:
+        command = (sys.executable, "-S", str(HERE / program), token, str(tmp_path), *manners)
         jobs.append(LiveJob(start(command=command, options={**OPTIONS, **options}), tmp_path))
         return jobs[-1]
 
@@ -267,3 +267,25 @@ def test_killed_sidecar_ends_both_sides_of_a_change(live_job):
     wait_until(lambda: job.begun() == 3, what="the process that joins")
     job.sidecar.kill()
     wait_until(lambda: not find_held_gpus(job.folder), what="the end of all processes")
+
+
+@pytest.mark.skipif(not hasattr(training, "live"), reason="dljob.training has no live changes yet")
+def test_library_of_the_training_goes_through_changes(live_job):
+    job = live_job(program="live_counters.py")
+    job.start(4)
+    first = job.pids()
+    job.declare(replace(job.run, live_trial=1))
+    job.sidecar.wait_for(lambda s: s.live.trial.succeeded)
+    job.change(0, 1)
+    assert job.pids() == first[:2]
+    job.change(0, 1, joins=2)
+    # The first process leaves.
+    job.change(1, 2, 3)
+    job.change(0)
+    assert job.pids() == [first[1]]
+    assert job.begun() == 6, "nothing was restarted"
+    ends = job.count(f"{first[1]} 0 of 1 step")
+    wait_until(lambda: job.count(f"{first[1]} 0 of 1 step") > ends, what="another step")
+    steps = [line.split() for line in job.journal() if " step " in line]
+    for *_, step, _, total in steps:
+        assert int(total) == int(step) * (int(step) + 1) // 2, "each step counts once"

@@ -53,10 +53,13 @@ class Departure:
         self._empty_at: int | None = None
         self._is_asking = False
         self._is_proven = not leaving
+        self.looks = 0
+        """The looks since something has ended."""
         self.awaited = ""
 
     def look(self) -> bool:
         """Take the next step, and return True once the proof is complete."""
+        self.looks += 1
         living = [one for one in self._leaving if one.is_living]
         if self._is_proven or self._is_asking:
             return self._is_proven
@@ -78,12 +81,17 @@ class Departure:
             self._end([one.pid for one in left], first_seconds=0.0)
         elif self._empty_at != collected:
             self._empty_at = collected
+            self.looks = 0
         elif self._release.bases:
             self._is_asking = True
             self._gpu_thread.ask(self._hear_gpus)
         else:
             self._is_proven = True
         return self._is_proven
+
+    def hear_end(self) -> None:
+        """Expect the next look to find more."""
+        self.looks = 0
 
     def _end(self, pids: list[int], *, first_seconds: float) -> None:
         """Send SIGTERM after a while, and SIGKILL after another grace period."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from dljob_sidecar.behaviour.events import (
@@ -47,7 +47,10 @@ from dljob_wire.training import Training
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.005
-"""The time between two looks at the board during a change."""
+"""The time between two looks at the board during a change, and the first one while processes end."""
+GETTING_READY_SECONDS = 0.02
+"""The same while the processes that join get ready, and the training goes on."""
+SLOWEST_LOOK_SECONDS = 0.25
 SOON_SECONDS, LATER_SECONDS = 0.5, 5.0
 """The first and the longest time between two looks while the training has not registered."""
 MORE_SLOWLY = 1.1
@@ -321,7 +324,7 @@ class LiveChanges:
         if move is None or board is None:
             return
         # Look again also after an exception, such as for want of a descriptor.
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._look_after(LOOK_SECONDS if move.is_pending else GETTING_READY_SECONDS)
         if move.departure is not None:
             self._follow_departure(board, move, move.departure)
         elif move.has_failed or move.is_refused:
@@ -383,10 +386,11 @@ class LiveChanges:
 
     def _follow_departure(self, board: Board, move: Move, departure: Departure) -> None:
         if not departure.look():
+            self._look_after(min(LOOK_SECONDS * 2 ** min(departure.looks, 6), SLOWEST_LOOK_SECONDS))
             self._await(move, departure.awaited)
         elif move.is_taken_back:
             self._memory.release = self._without(move.joining, move.run)
-            self._end(move)
+            self.cancel()
             self._tell(Withdrawn(self._starter.attempt))
         else:
             self._complete(board, move)
@@ -407,7 +411,7 @@ class LiveChanges:
             self._memory.release = self._without(move.leaving, target)
             self._take_ranks(move, target)
         self._generation = target.generation
-        self._end(move)
+        self.cancel()
         pause = max(pauses, default=0) / 1e6
         self._tell(Changed(self._starter.attempt, pause, header.state_bytes))
         for end in move.late_ends:
@@ -427,10 +431,6 @@ class LiveChanges:
         """Return the base lines of the GPUs of a run, without those whose processes are gone."""
         return self._memory.release.only(run.gpus) if gone else self._memory.release
 
-    def _end(self, move: Move) -> None:
-        assert move is self._move
-        self.cancel()
-
     # --- hearing ----------------------------------------------------------------------------
 
     def hear_end(self, rank_process: RankProcess, ended: Ended, end: RankEnded) -> bool:
@@ -439,6 +439,9 @@ class LiveChanges:
         if move is None or board is None or rank_process.slot < 0:
             return False
         entry = board.entry(rank_process.slot)
+        if move.departure is not None:
+            move.departure.hear_end()
+            self._look_after(0.0)
         if move.is_taken_back and rank_process in move.joining:
             return True
         if rank_process in move.leaving and entry.joined == -move.number:
@@ -446,8 +449,9 @@ class LiveChanges:
                 log.warning("rank %d ended by %s after it had left", rank_process.rank, ended)
             return isinstance(move.target, Run)
         if move.has_joined(entry, board.read()) and ended.code == 0:
-            rank = move.difference.stays.get(end.rank, end.rank)
-            move.late_ends.append(RankEnded(end.attempt, rank, 0, None, end.at))
+            is_new = rank_process in move.joining
+            rank = end.rank if is_new else move.difference.stays[end.rank]
+            move.late_ends.append(replace(end, rank=rank))
             return True
         self._see_failure(board, move, (rank_process,))
         if rank_process in move.joining and not rank_process.is_member:
@@ -469,7 +473,7 @@ class LiveChanges:
             move.is_refused = True
             self._tell(ChangeRefused(self._starter.attempt, why))
             if move.is_trial:
-                self._end(move)
+                self.cancel()
 
     def _fail(self, move: Move, why: str) -> None:
         if not move.has_failed:
