@@ -24,7 +24,9 @@ import contextlib
 import fcntl
 import http.client
 import json
+import math
 import os
+import random
 import re
 import signal
 import socket
@@ -34,18 +36,21 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
     "batch_size",
+    "batches",
     "folder",
     "is_leader",
     "latest",
     "learning_rate_factor",
     "listen",
+    "local_rank",
     "local_world_size",
     "mark_complete",
     "process_batch_size",
+    "rank",
     "report",
     "should_save",
     "world_size",
@@ -132,7 +137,17 @@ def _sync(path: Path) -> None:
 
 def is_leader() -> bool:
     """Return True in the process of rank 0, or in the only process."""
-    return _number("RANK", "DLJOB_RANK", default=0) == 0
+    return rank() == 0
+
+
+def rank() -> int:
+    """Return the rank of this process; 0 is the leader's."""
+    return _number("RANK", "DLJOB_RANK", default=0)
+
+
+def local_rank() -> int:
+    """Return the rank among the processes of this machine."""
+    return _number("LOCAL_RANK", default=0)
 
 
 def world_size() -> int:
@@ -426,7 +441,7 @@ def _find_agreement() -> _Alone | _Board | _Collective:
     denied: OSError | None = None
     if board and local == world:
         try:
-            return _Board(board, _number("RANK", "DLJOB_RANK", default=0), world=world)
+            return _Board(board, rank(), world=world)
         except OSError as error:
             # No rank of a program that has changed its user may open the file.
             denied = error
@@ -448,3 +463,112 @@ def _find_agreement() -> _Alone | _Board | _Collective:
         f"dljob.training: {world} ranks on several machines cannot agree when to save; call"
         " should_save after torch.distributed.init_process_group()"
     )
+
+
+# --- the data of a training whose ranks change ------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """The part of this rank in one global batch."""
+
+    step: int
+    """The number of this batch in the training, from 1."""
+    epoch: int
+    """The epoch of the first sample of the global batch, from 0."""
+    samples: list[int]
+    weight: float
+    """Multiply the mean loss of ``samples`` by it, because the parts of the ranks may differ by one sample."""
+
+
+class Batches:
+    """
+    The global batches of a training; each rank iterates over its parts of them.
+
+    The global batches follow from length, batch size and seed alone, so no change of the ranks repeats
+    a sample or leaves one out. Where the batch size divides no epoch, a batch goes on into the next one.
+    The position is the state, which belongs into checkpoints.
+    """
+
+    _FACTOR = 0x9E3779B97F4A7C15
+    _BITS = (1 << 64) - 1
+
+    def __init__(
+        self, length: int, batch_size: int, *, seed: int, steps: int | None, epochs: int | None
+    ) -> None:
+        if length < 1 or batch_size < 1:
+            raise ValueError(
+                "dljob.training: batches need at least one sample, and one in each batch"
+            )
+        self._length, self._batch_size, self._seed = length, batch_size, seed
+        self._last_step = steps
+        self._last_sample = None if epochs is None else epochs * length
+        self._side = math.isqrt(length - 1) + 1
+        self._keys: tuple[int, list[int]] = (-1, [])
+        self.step = 0
+        self.taken = 0
+        """The number of samples that all ranks together have taken."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        while (found := self._find(self.step, self.taken)) is not None:
+            batch, self.taken = found
+            self.step = batch.step
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"step": self.step, "taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.step, self.taken = state["step"], state["taken"]
+
+    def _find(self, step: int, taken: int) -> tuple[Batch, int] | None:
+        """Return the batch after a position, and the position after it; None at the end."""
+        size = batch_size(self._batch_size)
+        if self._last_sample is not None:
+            size = min(size, self._last_sample - taken)
+        if size <= 0 or step == self._last_step:
+            return None
+        world = world_size()
+        mine = range(taken + rank(), taken + size, world)
+        # A rank without a sample takes part in the collectives of the step with one that counts nothing.
+        samples = [self._draw(place) for place in mine or (taken,)]
+        batch = Batch(step + 1, taken // self._length, samples, len(mine) * world / size)
+        return batch, taken + size
+
+    def _draw(self, place: int) -> int:
+        """
+        Return the sample at a place of the endless order of all epochs.
+
+        A Feistel network shuffles without a list, so a newcomer in the middle of an epoch of a billion
+        samples draws at once. It permutes a square, and a number beyond the length is shuffled again.
+        """
+        epoch, sample = divmod(place, self._length)
+        if self._keys[0] != epoch:
+            chance = random.Random(f"{self._seed} {epoch}")
+            self._keys = epoch, [chance.getrandbits(64) for _ in range(4)]
+        side, factor, bits = self._side, self._FACTOR, self._BITS
+        while True:
+            left, right = divmod(sample, side)
+            for key in self._keys[1]:
+                mixed = (right ^ key) * factor & bits
+                mixed = (mixed ^ mixed >> 32) * factor & bits
+                left, right = right, (left + (mixed >> 32)) % side
+            sample = left * side + right
+            if sample < self._length:
+                return sample
+
+
+def batches(
+    length: int,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    epochs: int | None = None,
+) -> Batches:
+    """
+    Return the global batches of a training over ``length`` samples, shuffled anew in each epoch.
+
+    All ranks get parts of the same batches, whatever their number. They end after ``steps`` batches or
+    ``epochs`` epochs, or never. With an elastic batch DLJob's size replaces ``batch_size``.
+    """
+    return Batches(length, batch_size, seed=seed, steps=steps, epochs=epochs)
