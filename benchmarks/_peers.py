@@ -47,7 +47,7 @@ class Training:
 
     # --- as its supervisor
 
-    def start(self, run: Run, attempt: int) -> None:
+    def start(self, run: Run, attempt: int, *, joins: bool = False) -> None:  # noqa: ARG002 - none joins
         self._attempt = attempt
         self._processes = tuple(
             Process(rank, 100 + rank, (gpu,)) for rank, gpu in enumerate(run.gpus)
@@ -65,6 +65,15 @@ class Training:
 
     def give_up_checkpoint(self) -> None:
         """None is under way."""
+
+    def change(self, run: Run, target: Target) -> None:
+        """Never asked, because no process registers."""
+
+    def try_live(self, run: Run, number: int) -> None:
+        """Never asked either."""
+
+    def withdraw(self) -> None:
+        """Never asked either."""
 
     def kill(self) -> None:
         self._report(Gone(self._attempt))

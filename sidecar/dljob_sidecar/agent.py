@@ -13,12 +13,14 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Callable
 
 from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
+    ChangeLive,
     Checkpoint,
     Event,
     GiveUpCheckpoint,
@@ -29,6 +31,8 @@ from dljob_sidecar.behaviour.events import (
     StartProcesses,
     Terminate,
     Told,
+    TryLive,
+    Withdraw,
 )
 from dljob_sidecar.behaviour.machine import (
     Limits,
@@ -45,6 +49,7 @@ from dljob_wire.messages import (
     MOST_PROBLEMS,
     Change,
     Failure,
+    LiveState,
     Phase,
     Post,
     Problem,
@@ -87,14 +92,33 @@ class Stopwatch:
         elif before is Phase.STOPPING:
             saving = machine.saving or Saving.NONE
             self._running = replace(self._running, stop_seconds=seconds, saving=saving)
-        elif before is Phase.STARTING and machine.phase is Phase.RUNNING:
+        elif before is Phase.STARTING and machine.phase in (Phase.RUNNING, Phase.CHANGING):
             self._running = replace(self._running, start_seconds=seconds)
+        elif before is Phase.CHANGING:
+            self._end_live(machine)
+            return
         # A quiet phase ends a change; the start that may follow is a change of its own.
         if machine.phase in QUIET or machine.phase is Phase.RUNNING:
             self.change = replace(self._running, generation=machine.term.generation)
             self._running = Change(generation=0)
 
+    def _end_live(self, machine: Machine) -> None:
+        """End a live change, which counts unless it was withdrawn or fell back."""
+        running, self._running = self._running, Change(generation=0)
+        done, before = machine.live_change, 0 if self.change is None else self.change.generation
+        if done is None or done.message or done.generation == before:
+            return
+        pause = done.pause_ms / 1000
+        self.change = replace(running, generation=done.generation, live=True, pause_seconds=pause)
 
+
+_CALLS: Mapping[type, Callable[[Supervisor], None]] = {
+    GiveUpCheckpoint: lambda supervisor: supervisor.give_up_checkpoint(),
+    Withdraw: lambda supervisor: supervisor.withdraw(),
+    Terminate: lambda supervisor: supervisor.terminate(),
+    Kill: lambda supervisor: supervisor.kill(),
+}
+"""The actions that say all by their kind."""
 SOON_SECONDS = 30.0
 """A training that ends this soon after its trial without continuing ended because of it."""
 
@@ -268,22 +292,22 @@ class Agent:
     def _do(self, action: Action) -> None:
         if isinstance(action, StartProcesses):
             self._disarm()
-            self._supervisor.start(action.run, action.attempt)
+            self._supervisor.start(action.run, action.attempt, joins=action.joins)
+        elif isinstance(action, ChangeLive):
+            self._supervisor.change(action.run, action.target)
+        elif isinstance(action, TryLive):
+            self._supervisor.try_live(action.run, action.number)
         elif isinstance(action, Prepare):
             self._supervisor.prepare(action.processes)
         elif isinstance(action, Checkpoint):
             self._supervisor.checkpoint(is_trial=action.is_trial)
-        elif isinstance(action, GiveUpCheckpoint):
-            self._supervisor.give_up_checkpoint()
-        elif isinstance(action, Terminate):
-            self._supervisor.terminate()
-        elif isinstance(action, Kill):
-            self._supervisor.kill()
         elif isinstance(action, ArmTimer):
             self._disarm()
             self._timer = self._loop.call_later(action.seconds, self.happen, action.event)
-        else:
+        elif isinstance(action, Leave):
             self._leave(action)
+        else:
+            _CALLS[type(action)](self._supervisor)
 
     def _leave(self, action: Leave) -> None:
         # Each further SIGTERM leads here again, until the process has ended.
@@ -336,6 +360,9 @@ class Agent:
             failure=self._failure(),
             problems=self._problems(),
             installation=machine.installation,
+            live=LiveState(machine.capable, machine.live_trial, machine.live_change)
+            if machine.limits.live_seconds
+            else None,
         )
 
     def _failure(self) -> Failure | None:
@@ -402,6 +429,7 @@ def limits_of(training: Training) -> Limits:
         checkpoint_seconds=training.checkpoint.timeout_seconds,
         grace_seconds=training.checkpoint.grace_seconds,
         kill_seconds=training.kill_seconds,
+        live_seconds=training.longest_live_seconds,
     )
 
 

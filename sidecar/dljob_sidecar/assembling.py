@@ -171,6 +171,7 @@ class Assembly:
             hooks=Hooks(
                 report=report,
                 on_begin=self._begin_start,
+                on_changed=self._observer.measure_anew,
                 on_gone=self._observer.end_start,
                 on_failure=self._hear_failure,
                 has_stepped=lambda: not has_progress or self._observer.progress().begun,
@@ -375,8 +376,7 @@ class Assembly:
         self._matcher.begin()
 
     def _held(self) -> tuple[str, ...]:
-        held = (gpu for one in self.supervisor.describe() if one.is_running for gpu in one.gpus)
-        return tuple(dict.fromkeys(held))
+        return self.supervisor.held
 
     def _spared(self) -> list[int]:
         helper = self._matcher.pid

@@ -11,7 +11,7 @@ from typing import Callable, Protocol
 
 from dljob_sidecar.behaviour.events import Event
 from dljob_sidecar.diagnosing.tracebacks import LastWords
-from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
+from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Run, Target, Warmth
 
 Report = Callable[[Event], None]
 """Reports an event of a supervisor on the event loop, and never from within one of the calls below,
@@ -31,9 +31,11 @@ class Supervisor(Protocol):
     every new process until it can report :class:`~dljob_sidecar.behaviour.events.Gone`.
     """
 
-    def start(self, run: Run, attempt: int) -> None:
+    def start(self, run: Run, attempt: int, *, joins: bool = False) -> None:
         """
         Start the processes of a run; called only when no process of the job lives.
+
+        With ``joins`` they join those of other containers; the reports of a live change follow.
 
         Reports ``Started`` or ``StartFailed`` before the last of its ranks has ended, ``RankEnded``
         for each rank that ends after it became the user's program, and finally ``Gone``, once, when
@@ -56,6 +58,24 @@ class Supervisor(Protocol):
 
     def give_up_checkpoint(self) -> None:
         """Stop watching for the latest request's confirmation, and report nothing about it."""
+        ...
+
+    def change(self, run: Run, target: Target) -> None:
+        """
+        Change the processes of the run into those of the target without ending those that stay.
+
+        Reports ``Changed``, ``ChangeRefused`` or ``ChangeFailed``, and before it ``Gathered``. A
+        process that leaves is not reported, unless all leave; ranks in reports are those of the run
+        until ``Changed``, and those of the target from then on.
+        """
+        ...
+
+    def try_live(self, run: Run, number: int) -> None:
+        """Let the processes go through a live change in which all stay; the same reports follow."""
+        ...
+
+    def withdraw(self) -> None:
+        """Take the live change back; report ``Withdrawn`` with the proof, or ``NotWithdrawn``."""
         ...
 
     def terminate(self) -> None:

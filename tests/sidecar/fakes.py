@@ -4,7 +4,7 @@ from dljob_sidecar.agent import Agent
 from dljob_sidecar.behaviour.events import CheckpointDone, Event, Gone, RankEnded, Started
 from dljob_sidecar.behaviour.machine import Limits
 from dljob_sidecar.diagnosing.tracebacks import LastWords
-from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Run, Warmth
+from dljob_wire.messages import Gpu, Post, Problem, Process, Progress, Run, Target, Warmth
 from tests.sidecar.targets import INCARNATION
 
 
@@ -17,9 +17,18 @@ class FakeSupervisor:
         self.attempt = 0
         self.run: Run | None = None
 
-    def start(self, run: Run, attempt: int) -> None:
+    def start(self, run: Run, attempt: int, *, joins: bool = False) -> None:
         self.run, self.attempt = run, attempt
-        self.demanded.append(f"start {run.generation}")
+        self.demanded.append(f"{'join' if joins else 'start'} {run.generation}")
+
+    def change(self, run: Run, target: Target) -> None:
+        self.demanded.append(f"change {run.generation} to {target.generation}")
+
+    def try_live(self, run: Run, number: int) -> None:
+        self.demanded.append(f"try {number} of {run.generation}")
+
+    def withdraw(self) -> None:
+        self.demanded.append("withdraw")
 
     def prepare(self, processes: int) -> None:
         self.prepared.append(processes)

@@ -53,9 +53,19 @@ def name_heard(event: Event, before: Machine, reaction: Reaction) -> str | None:
 
 _LIVELY = frozenset(Phase) - QUIET
 _CHANGES = {Trigger.CHANGE, Trigger.CHANGE_UNSAVED}
-_STARTS = {Trigger.STARTED, Trigger.START_FAILED}
+_STARTS = {Trigger.STARTED, Trigger.STARTED_TO_JOIN, Trigger.START_FAILED}
 _ENDS = {Trigger.RANK_ENDED, Trigger.RANK_FAILED, Trigger.ALL_ENDED}
 _SAVINGS = {Trigger.SAVED, Trigger.NOT_SAVED, Trigger.SAVING_TIMED_OUT}
+LIVES = {
+    Trigger.LIVE,
+    Trigger.TRY_LIVE,
+    Trigger.GATHERED,
+    Trigger.CHANGED,
+    Trigger.CHANGE_REFUSED,
+    Trigger.CHANGE_FAILED,
+    Trigger.CHANGE_TIMED_OUT,
+    Trigger.WITHDRAWN,
+}
 _DELAYS = {Trigger.GRACE_OVER, Trigger.STILL_THERE}
 _PROOFS = {
     Trigger.GONE_TO_RUN,
@@ -78,7 +88,16 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
     "something lives: each new declaration is a change, and the processes have to end first": _pairs(
         _LIVELY, {Trigger.RUN, Trigger.STOP, Trigger.LEAVE}
     ),
-    "no process was asked to save itself": _pairs({Phase.STARTING}, _SAVINGS),
+    "no process was asked to save itself": _pairs({Phase.STARTING, Phase.CHANGING}, _SAVINGS),
+    "only a training that runs changes live": _pairs(
+        frozenset(Phase) - {Phase.RUNNING, Phase.CHANGING}, LIVES
+    ),
+    "a trial of a live change takes place in Running, and its members are ready": _pairs(
+        {Phase.RUNNING}, {Trigger.GATHERED}
+    ),
+    "a live change is over before the next one": _pairs(
+        {Phase.CHANGING}, {Trigger.LIVE, Trigger.TRY_LIVE, Trigger.CHANGE_TIMED_OUT}
+    ),
     "only a training that runs as declared tries its checkpoint": _pairs(
         frozenset(Phase) - {Phase.RUNNING}, {Trigger.TRY}
     ),
@@ -86,7 +105,10 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
     "the proof comes after the last end, and that leads to Stopping": _pairs(
         _LIVELY - {Phase.STOPPING}, _PROOFS
     ),
-    "the start is over": _pairs({Phase.RUNNING, Phase.CHECKPOINTING}, _STARTS),
+    "the start is over": _pairs({Phase.RUNNING, Phase.CHANGING, Phase.CHECKPOINTING}, _STARTS),
+    "processes that were terminated join no others": _pairs(
+        {Phase.STOPPING}, {Trigger.STARTED_TO_JOIN}
+    ),
     "the report that all have started comes before the end of the last one": _pairs(
         {Phase.STARTING}, {Trigger.ALL_ENDED}
     ),
@@ -105,6 +127,12 @@ IMPOSSIBLE: Mapping[str, frozenset[Pair]] = {
 """The impossible pairs by reason; the exhaustive exploration checks them."""
 
 POSSIBLE = PAIRS - frozenset().union(*IMPOSSIBLE.values())
+
+LIVE_PAIRS = POSSIBLE & (
+    _pairs(Phase, LIVES | {Trigger.STARTED_TO_JOIN})
+    | {pair for pair in POSSIBLE if pair[0] is Phase.CHANGING}
+)
+"""The pairs of live changes, which need a training that registers."""
 
 # --- what SideCars tell -------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Short targets for tests of the SideCar."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from dljob_wire.messages import Peer, Run, Stop
+from dljob_wire.messages import Live, Peer, Run, Stop
 
 INCARNATION = "first-start"
 
@@ -29,6 +30,18 @@ def run(
         batch_size=batch_size,
         trial=trial,
     )
+
+
+def live_run(
+    before: Run, generation: int, *, keep: Collection[int], joins: int = 0, epoch: int = 0
+) -> Run:
+    """A run that keeps these processes of the container, in this order, before others that join."""
+    empty = (str(index) for index in range(100) if str(index) not in before.gpus)
+    gpus = [*(before.gpus[rank - before.rank_offset] for rank in keep)]
+    gpus += [next(empty) for _ in range(joins)]
+    whole = run(generation, epoch=epoch or before.epoch, processes=len(gpus))
+    live = Live(before.generation, (*keep, *[-1] * joins))
+    return replace(whole, gpus=tuple(gpus), live=live)
 
 
 def as_follower(whole: Run) -> Run:

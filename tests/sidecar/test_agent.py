@@ -55,7 +55,7 @@ class BrokenSupervisor(FakeSupervisor):
         if self.is_broken:
             raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    def start(self, run, attempt):
+    def start(self, run, attempt, *, joins=False):
         self.run, self.attempt = run, attempt
         self._demand("start")
 

@@ -324,7 +324,7 @@ def test_kill_does_not_abandon_a_copy_to_disk(monkeypatch, tmp_path):
         watch = Watch(list, file_thread, secure=lambda _unit, _files, hear: copies.append(hear))
         store: Any = SimpleNamespace(saving=saving, make_watch=lambda _: watch)
         environment = SimpleNamespace(given={}, of=lambda _: {})
-        starter: Any = SimpleNamespace(attempt=1, rank_processes=[rank], environment=environment)
+        starter: Any = SimpleNamespace(attempt=1, members=[rank], environment=environment)
         outputs: Any = SimpleNamespace(common=(1, 2))
         asked = CheckpointRequests(
             store,
@@ -344,6 +344,7 @@ def test_kill_does_not_abandon_a_copy_to_disk(monkeypatch, tmp_path):
         processes: Any = object.__new__(Processes)
         processes._requests, processes._starter = asked, starter
         processes._proof = SimpleNamespace(kill=lambda: None)
+        processes._live = SimpleNamespace(cancel=lambda: None)
         processes.kill()
         for _ in range(5):
             await asyncio.sleep(0)

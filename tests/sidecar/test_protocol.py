@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from tornado.routing import PathMatches
 
-from dljob_sidecar.behaviour.state import STUCK, TOO_SLOW, UNCONFIRMED
+from dljob_sidecar.behaviour.state import LIVE_CHANGE_FAILED, STUCK, TOO_SLOW, UNCONFIRMED
 from dljob_sidecar.behaviour.table import draw
 from dljob_sidecar.living import CERTIFICATES
 from dljob_sidecar.remedies import REMEDIES
@@ -90,7 +90,8 @@ def test_every_problem_is_documented():
     [section] = re.findall(r"## Problems\n(.*?)\n## ", PROTOCOL, flags=re.DOTALL)
     rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    known = {*REMEDIES, STUCK.name, UNCONFIRMED.name, TOO_SLOW.name, CERTIFICATES.name}
+    own = (STUCK, UNCONFIRMED, TOO_SLOW, LIVE_CHANGE_FAILED, CERTIFICATES)
+    known = {*REMEDIES, *(problem.name for problem in own)}
     assert sorted(listed) == sorted({*known, "TrainingFailed"})
 
 

@@ -101,7 +101,7 @@ def test_spare_without_pid_is_not_killed(monkeypatch):
 
     class Rank:
         rank = local_rank = 0
-        gpus = ()
+        gpus = own_gpus = ()
         environment = {}  # noqa: RUF012 - nothing writes there
 
     sent = []

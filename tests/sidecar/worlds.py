@@ -12,20 +12,29 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
+    Capable,
+    Changed,
+    ChangeFailed,
+    ChangeLive,
+    ChangeRefused,
+    ChangeTimedOut,
     Checkpoint,
     CheckpointDone,
     CheckpointFailed,
     CheckpointTimedOut,
     Event,
+    Gathered,
     GiveUpCheckpoint,
     Gone,
     GraceOver,
     Interrupted,
     Leave,
+    NotWithdrawn,
     Prepare,
     RankEnded,
     Started,
@@ -34,11 +43,14 @@ from dljob_sidecar.behaviour.events import (
     StillThere,
     Terminate,
     Told,
+    TryLive,
+    Withdraw,
+    Withdrawn,
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, react
 from dljob_wire.messages import Phase, Problem, Refused, Run, Stop, Target, Term
 from tests.sidecar.matrices import Pair, name_heard
-from tests.sidecar.targets import INCARNATION, as_follower, run, stop
+from tests.sidecar.targets import INCARNATION, as_follower, live_run, run, stop
 
 PROBLEM = Problem("Drawn", "it was drawn")
 
@@ -52,18 +64,42 @@ News = (
     | GraceOver
     | StillThere
     | Gone
+    | Capable
+    | Gathered
+    | Changed
+    | ChangeRefused
+    | ChangeFailed
+    | ChangeTimedOut
+    | Withdrawn
+    | NotWithdrawn
 )
 """The events that name their attempt."""
 
 Move = Callable[["World"], object]
 
 
+@dataclass(frozen=True)
+class UnderWay:
+    """A live change, or a trial of one, as the supervisor knows it."""
+
+    target: Target | None
+    """None for a trial."""
+    is_gathered: bool = False
+    is_agreed: bool = False
+    is_taken_back: bool = False
+    is_over: bool = False
+    """True if it can only fail."""
+
+
 class World:
     """The surroundings of one SideCar, and the laws that it must keep."""
 
-    def __init__(self, *, saves: bool = True, follows: bool = False, tries: bool = False) -> None:
+    def __init__(
+        self, *, saves: bool = True, follows: bool = False, tries: bool = False, lives: bool = False
+    ) -> None:
         """``follows``: the leader, in another container, saves the job."""
-        limits = Limits(saves=saves, leader_saves=follows, tries=tries)
+        live_seconds = 30.0 if lives else 0.0
+        limits = Limits(saves=saves, leader_saves=follows, tries=tries, live_seconds=live_seconds)
         self.machine = Machine(INCARNATION, limits)
         self.accepted: tuple[Target, ...] = ()
         self.left: tuple[int, ...] = ()
@@ -80,6 +116,14 @@ class World:
         self.has_reported_start = self.has_reported_end = True
         self.is_terminating = False
         self.is_saving = False
+        self.capable = 0
+        self.under_way: UnderWay | None = None
+        self.has_newcomers = False
+        """Whether processes live that came for a live change."""
+        self.gpus: frozenset[str] = frozenset()
+        """The GPUs whose processes are not proven gone."""
+        self.changed_live: tuple[int, ...] = ()
+        """The generations that were reached live, or tried to be."""
 
     def copy(self) -> World:
         """Return a copy that shares the counts."""
@@ -91,7 +135,7 @@ class World:
     @property
     def is_alive(self) -> bool:
         """Whether any process of the job lives."""
-        return bool(self.waiting or self.running or self.has_leftover)
+        return bool(self.waiting or self.running or self.has_leftover or self.has_newcomers)
 
     @property
     def may_fail_to_start(self) -> bool:
@@ -111,8 +155,10 @@ class World:
         if machine.released:
             assert not self.is_alive
         if self.is_alive:
-            assert machine.run is not None
-            assert machine.held == machine.run.gpus
+            assert self.gpus <= {*machine.held}
+        if machine.phase is Phase.CHANGING:
+            assert self.under_way is not None or self.news
+            assert self.timer is not None, "a live change without a limit"
         assert machine.target == (self.accepted[-1] if self.accepted else None)
 
     def check_goal(self) -> None:
@@ -134,6 +180,8 @@ class World:
         phase = self.machine.phase
         if self.news:
             self.news_arrives()
+        elif self.under_way is not None and not self.is_terminating:
+            self.it_comes_to_its_end()
         elif self.waiting and not self.is_terminating:
             self.a_rank_runs(min(self.waiting))
         elif self.timer is not None and (
@@ -178,8 +226,16 @@ class World:
             self.is_saving = not self.has_reported_end
         elif isinstance(action, ArmTimer):
             timer = action.event
-            assert isinstance(timer, (CheckpointTimedOut, GraceOver, StillThere))
+            assert isinstance(timer, (CheckpointTimedOut, GraceOver, StillThere, ChangeTimedOut))
             self.timer = timer
+        elif isinstance(action, ChangeLive):
+            self.change(action)
+        elif isinstance(action, TryLive):
+            assert self.under_way is None
+            assert self.capable == action.run.processes
+            self.under_way = None if self.has_reported_end else UnderWay(None, is_gathered=True)
+        elif isinstance(action, Withdraw):
+            self.take_back()
         elif isinstance(action, Leave):
             assert not self.is_alive
             self.left = (*self.left, action.exit_status)
@@ -187,6 +243,7 @@ class World:
             # The last output of ended processes is still read, until SIGKILL.
             is_settling = isinstance(action, Terminate) and not (self.waiting or self.running)
             self.is_terminating, self.is_saving = True, self.is_saving and is_settling
+            self.under_way = None
 
     def begin(self, action: StartProcesses) -> None:
         assert not self.is_alive, "two trainings at once"
@@ -195,6 +252,144 @@ class World:
         self.waiting, self.timer = frozenset(range(action.run.processes)), None
         self.has_reported_start = self.has_reported_end = False
         self.is_terminating = self.is_saving = False
+        assert not self.gpus, "a process on a GPU whose former one is not proven gone"
+        self.gpus, self.capable, self.under_way = frozenset(action.run.gpus), 0, None
+
+    # --- live changes -----------------------------------------------------------------------
+
+    def change(self, action: ChangeLive) -> None:
+        assert self.under_way is None
+        assert action.target == self.accepted[-1]
+        generation = action.target.generation
+        assert generation not in self.changed_live, "tried live twice"
+        self.changed_live = (*self.changed_live, generation)
+        if self.has_reported_end:
+            return
+        run = action.run
+        # The news of an end may be on its way.
+        assert self.running <= frozenset(run.ranks)
+        coming = action.target.gpus if isinstance(action.target, Run) else ()
+        joining = {*coming} - {*run.gpus}
+        assert not joining & self.gpus, "a process on a GPU whose former one is not proven gone"
+        self.gpus, self.has_newcomers = self.gpus | joining, bool(joining)
+        self.under_way = UnderWay(action.target)
+
+    def take_back(self) -> None:
+        if self.under_way is None or self.under_way.is_taken_back:
+            return
+        if self.under_way.is_agreed or isinstance(self.under_way.target, Stop):
+            self.tell(NotWithdrawn(self.machine.attempt))
+        else:
+            self.under_way = replace(self.under_way, is_taken_back=True)
+
+    def all_become_capable(self) -> None:
+        self.capable = len(self.running)
+        self.tell(Capable(self.machine.attempt, self.capable))
+
+    def a_live_run_is_declared(self, keep: int, joins: int) -> None:
+        """Declare the last ``keep`` processes of the present run with others that join."""
+        before = self.machine.run
+        assert before is not None
+        term = self.newer()
+        ranks = before.ranks[len(before.ranks) - keep :]
+        self.declare(live_run(before, term.generation, keep=ranks, joins=joins, epoch=term.epoch))
+
+    def a_live_trial_is_declared(self) -> None:
+        known = self.accepted[-1]
+        assert isinstance(known, Run)
+        trying = replace(known, live_trial=known.live_trial + 1)
+        if self.happen(Told(trying)) is None:
+            self.accepted = (*self.accepted, trying)
+            self.nothing_new_is_declared(lambda _: known)
+
+    def it_comes_to_its_end(self) -> None:
+        """Take the next inevitable step of a live change."""
+        assert self.under_way is not None
+        if self.under_way.is_taken_back:
+            self.it_is_withdrawn()
+        elif self.under_way.is_over or len(self.running) < self._run_processes:
+            self.time_passes()
+        elif not self.under_way.is_gathered:
+            self.all_are_gathered()
+        elif not self.under_way.is_agreed:
+            self.all_agree()
+        else:
+            self.all_have_changed()
+
+    @property
+    def _run_processes(self) -> int:
+        return 0 if self.machine.run is None else self.machine.run.processes
+
+    def all_are_gathered(self) -> None:
+        self._proceed(is_gathered=True)
+        self.tell(Gathered(self.machine.attempt))
+
+    def all_agree(self) -> None:
+        self._proceed(is_agreed=True)
+
+    def _proceed(self, **how: Any) -> None:
+        assert self.under_way is not None
+        self.under_way = replace(self.under_way, **how)
+
+    def all_have_changed(self) -> None:
+        """Let all members join, and prove that the others are gone."""
+        assert self.under_way is not None
+        target, self.under_way = self.under_way.target, None
+        self.has_newcomers = False
+        if isinstance(target, Run):
+            self.running, self.gpus = frozenset(target.ranks), frozenset(target.gpus)
+            self.capable = target.processes
+        self.tell(Changed(self.machine.attempt))
+
+    def it_is_withdrawn(self) -> None:
+        """Prove that those that came for the change are gone."""
+        self.under_way, self.has_newcomers = None, False
+        assert self.machine.run is not None
+        self.gpus = frozenset(self.machine.run.gpus)
+        self.tell(Withdrawn(self.machine.attempt))
+
+    def the_change_is_refused(self) -> None:
+        assert self.under_way is not None
+        trial = self.under_way.target is None
+        self.under_way = None if trial else replace(self.under_way, is_over=True)
+        self.tell(ChangeRefused(self.machine.attempt, "it was drawn"))
+
+    def the_change_fails(self) -> None:
+        self._proceed(is_over=True)
+        self.tell(ChangeFailed(self.machine.attempt, "it was drawn"))
+
+    def _moves_of_a_change(self) -> Iterator[Move]:
+        machine, run = self.machine, self.machine.run
+        if machine.limits.live_seconds and run is not None and not machine.released:
+            yield partial(World.a_live_run_is_declared, keep=1, joins=0)
+            yield partial(World.a_live_run_is_declared, keep=1, joins=1)
+            is_running = machine.phase is Phase.RUNNING and not self.is_terminating
+            if is_running and self.capable < len(self.running) == run.processes:
+                yield World.all_become_capable
+            if is_running and machine.target == run and run.live_trial < 2:
+                yield World.a_live_trial_is_declared
+        if self.has_newcomers and self.is_terminating:
+            yield World.those_that_came_end
+        if self.under_way is not None and not self.is_terminating:
+            yield from self._moves_on(self.under_way)
+
+    def _moves_on(self, way: UnderWay) -> Iterator[Move]:
+        """Return what may happen next to a live change."""
+        if way.is_taken_back:
+            yield World.it_is_withdrawn
+        if way.is_taken_back or way.is_over or len(self.running) < self._run_processes:
+            return
+        yield World.the_change_fails
+        if not way.is_agreed:
+            yield World.the_change_is_refused
+        if not way.is_gathered:
+            yield World.all_are_gathered
+        elif not way.is_agreed:
+            yield World.all_agree
+        else:
+            yield World.all_have_changed
+
+    # --- processes and declarations ---------------------------------------------------------
 
     def tell(self, event: News) -> None:
         self.news = (*self.news, event)
@@ -214,7 +409,8 @@ class World:
 
     def a_newer_run_is_declared(self, processes: int, *, rise: int = 1) -> None:
         term = self.newer(rise)
-        target = run(term.generation, epoch=term.epoch, processes=processes)
+        gpus = processes if self.machine.limits.live_seconds else 2
+        target = run(term.generation, epoch=term.epoch, processes=processes, gpus=gpus)
         self.declare(as_follower(target) if self.machine.limits.leader_saves else target)
 
     def a_newer_stop_is_declared(self, *, checkpoint: bool, leave: bool, rise: int = 1) -> None:
@@ -308,6 +504,10 @@ class World:
         self.running -= {rank}
         self.tell(RankEnded(self.machine.attempt, rank, exit_code, signal))
 
+    def those_that_came_end(self) -> None:
+        """End the processes that came for a live change, with the others."""
+        self.has_newcomers = False
+
     def one_that_waits_ends(self, rank: int) -> None:
         """End a process that never became the user's program; there is no report."""
         self.waiting -= {rank}
@@ -321,10 +521,11 @@ class World:
     def all_are_killed(self) -> None:
         for rank in sorted(self.running):
             self.a_rank_ends(rank, None, 9)
-        self.waiting, self.has_leftover = frozenset(), False
+        self.waiting, self.has_leftover, self.has_newcomers = frozenset(), False, False
 
     def it_is_proven(self) -> None:
         self.has_reported_end, self.is_saving = True, False
+        self.gpus, self.under_way = frozenset(), None
         self.tell(Gone(self.machine.attempt))
 
     def a_checkpoint_is_answered(self, *, works: bool) -> None:
@@ -368,6 +569,7 @@ class World:
             yield partial(World.a_checkpoint_is_answered, works=True)
             yield partial(World.a_checkpoint_is_answered, works=False)
         yield from self._moves_of_processes()
+        yield from self._moves_of_a_change()
 
     def _moves_of_processes(self) -> Iterator[Move]:
         for rank in self.waiting:
@@ -446,7 +648,7 @@ class Exploration:
 
 
 def explore(*, saves: bool, follows: bool = False, tries: bool = False) -> Exploration:
-    """Explore every path from the beginning, and check the laws at every step."""
+    """Explore every path without live changes from the beginning, and check the laws at every step."""
     start = World(saves=saves, follows=follows, tries=tries)
     known = {start.essence()}
     waiting = deque([start])

@@ -126,6 +126,79 @@ class Gone:
     attempt: int
 
 
+@dataclass(frozen=True)
+class Capable:
+    """So many processes of the attempt can change live: they have registered and pass boundaries."""
+
+    attempt: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The processes that join here are ready, so from now on the live change may hold up the training."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """What the live change waits for."""
+
+    attempt: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """
+    All members have joined, and it is proven that those that left are gone.
+
+    Also after a trial, in which all stay.
+    """
+
+    attempt: int
+    pause_seconds: float = 0.0
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ChangeRefused:
+    """A live change cannot succeed, and the training may not know of it yet."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ChangeFailed:
+    """A live change cannot succeed, and its processes have to end."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """The training goes on without the live change; it is proven that those that came for it are gone."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class NotWithdrawn:
+    """The members have agreed on the boundary of the live change, which can only succeed or fail now."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ChangeTimedOut:
+    """The time limit of the live change has passed."""
+
+    attempt: int
+
+
 Event = Union[
     Told,
     Interrupted,
@@ -140,6 +213,15 @@ Event = Union[
     StillThere,
     Lingering,
     Gone,
+    Capable,
+    Gathered,
+    Awaited,
+    Changed,
+    ChangeRefused,
+    ChangeFailed,
+    Withdrawn,
+    NotWithdrawn,
+    ChangeTimedOut,
 ]
 
 # --- what to do about it ------------------------------------------------------------------
@@ -149,6 +231,8 @@ Event = Union[
 class StartProcesses:
     run: Run
     attempt: int
+    joins: bool = False
+    """True if the processes join those of other containers, which train already."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +253,27 @@ class Checkpoint:
 @dataclass(frozen=True)
 class GiveUpCheckpoint:
     """Stop watching for the confirmation; the training continues."""
+
+
+@dataclass(frozen=True)
+class ChangeLive:
+    """Change the processes of the run into those of the target, without ending those that stay."""
+
+    run: Run
+    target: Target
+
+
+@dataclass(frozen=True)
+class TryLive:
+    """Let the processes of the run go through a live change in which all stay."""
+
+    run: Run
+    number: int
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """Take the live change back, unless its members have agreed on a boundary."""
 
 
 @dataclass(frozen=True)
@@ -197,5 +302,15 @@ class Leave:
 
 
 Action = Union[
-    StartProcesses, Prepare, Checkpoint, GiveUpCheckpoint, Terminate, Kill, ArmTimer, Leave
+    StartProcesses,
+    Prepare,
+    Checkpoint,
+    GiveUpCheckpoint,
+    ChangeLive,
+    TryLive,
+    Withdraw,
+    Terminate,
+    Kill,
+    ArmTimer,
+    Leave,
 ]

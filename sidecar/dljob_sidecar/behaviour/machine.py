@@ -28,6 +28,13 @@ A trial of a checkpoint changes no phase: the training saves, and continues. A c
 meanwhile takes the request over, so that the training is asked once. The work since the request may
 be lost then, which is no more than the work during a checkpoint of its own.
 
+In a live change (Changing) some processes join or leave, and the others go on in the same attempt. The
+SideCar holds the GPUs of both sides until those that leave are proven gone. A newer declaration
+withdraws a live change on which the members have not agreed yet, and otherwise waits for its end. A
+live change that fails before is withdrawn as well, and its target reached by a restart with a
+checkpoint; one that fails later ends the attempt without a checkpoint. Either way its target is not
+tried live again.
+
 News from the processes has the number of the attempt that started them. News of an earlier attempt
 changes nothing, and neither does an event that the table does not name for a phase.
 
@@ -45,11 +52,19 @@ from typing import Any, Callable, NamedTuple
 from dljob_sidecar.behaviour.events import (
     Action,
     ArmTimer,
+    Awaited,
+    Capable,
+    Changed,
+    ChangeFailed,
+    ChangeLive,
+    ChangeRefused,
+    ChangeTimedOut,
     Checkpoint,
     CheckpointDone,
     CheckpointFailed,
     CheckpointTimedOut,
     Event,
+    Gathered,
     GiveUpCheckpoint,
     Gone,
     GraceOver,
@@ -57,6 +72,7 @@ from dljob_sidecar.behaviour.events import (
     Kill,
     Leave,
     Lingering,
+    NotWithdrawn,
     Prepare,
     RankEnded,
     Started,
@@ -65,9 +81,14 @@ from dljob_sidecar.behaviour.events import (
     StillThere,
     Terminate,
     Told,
+    TryLive,
     Unstepped,
+    Withdraw,
+    Withdrawn,
 )
+from dljob_sidecar.behaviour.membership import find_difference, joins_others
 from dljob_sidecar.behaviour.state import (
+    LIVE_CHANGE_FAILED,
     TOO_SLOW,
     UNCONFIRMED,
     Limits,
@@ -76,6 +97,8 @@ from dljob_sidecar.behaviour.state import (
 from dljob_sidecar.behaviour.table import TABLE, Trigger, Verb, draw
 from dljob_wire.messages import (
     LONGEST_MESSAGE,
+    LiveChange,
+    LiveTrial,
     Phase,
     Problem,
     Refused,
@@ -134,12 +157,13 @@ def is_hurried(target: Target, known: Target) -> bool:
 
 
 def says_the_same(one: Target, other: Target) -> bool:
-    """Compare two targets without leader, reason, next start, trial and known end."""
-    other = replace(other, epoch=one.epoch, reason=one.reason)
+    """Compare two targets without leader, reason, next start, trials, known end and the way there."""
+    one = replace(one, live=None)
+    other = replace(other, epoch=one.epoch, reason=one.reason, live=None)
     if isinstance(one, Stop) and isinstance(other, Stop):
         other = replace(other, coming=one.coming)
     if isinstance(one, Run) and isinstance(other, Run):
-        other = replace(other, trial=one.trial, ended=one.ended)
+        other = replace(other, trial=one.trial, live_trial=one.live_trial, ended=one.ended)
     return one == other
 
 
@@ -151,9 +175,13 @@ def stamped_by(machine: Machine, target: Target) -> Machine:
         # An earlier message may arrive after the latest, and must not withdraw a trial.
         ends = [end for end in (stamped.ended, target.ended) if end is not None]
         trial = max(stamped.trial, target.trial)
-        stamped = replace(stamped, trial=trial, ended=max(ends, default=None))
+        live_trial = max(stamped.live_trial, target.live_trial)
+        stamped = replace(stamped, trial=trial, live_trial=live_trial)
+        stamped = replace(stamped, ended=max(ends, default=None))
         if machine.run == known:
-            return replace(machine, target=stamped, run=stamped)
+            machine = replace(machine, run=stamped)
+    if machine.changing == known:
+        machine = replace(machine, changing=stamped)
     return replace(machine, target=stamped)
 
 
@@ -177,17 +205,19 @@ def _told(machine: Machine, target: Target) -> Reaction:
         machine = replace(machine, installation=target.installation)
     known = machine.target
     if known is not None and says_the_same(target, known):
-        return _try(_start_again(stamped_by(machine, target)))
+        return _go_on(_start_again(stamped_by(machine, target)))
     if known is not None and is_hurried(known, target):
         # A new leader has not asked to hurry, so drop that request.
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
-    if not machine.may_start:
-        # Do not start: the author of this run may not know that the training has ended.
+    # The author of a run may not know that the training has ended, and a trial ends soon.
+    if not machine.may_start or (_is_trying(machine) and can_change_live(machine)):
         return Reaction(machine)
     reaction = _step(machine, _trigger_for_change(machine))
     coming = target.processes if isinstance(target, Run) else target.coming
-    if machine.released or not coming or machine.is_leaving:
+    is_over = machine.released or machine.is_leaving
+    # Processes that join in a live change start at once.
+    if is_over or not coming or reaction.machine.phase is Phase.CHANGING:
         return reaction
     # Prepare the spares last, because saving the running training has priority.
     return reaction._replace(actions=(*reaction.actions, Prepare(coming)))
@@ -201,23 +231,57 @@ def _start_again(machine: Machine) -> Reaction:
     return Reaction(machine)
 
 
-def _try(reaction: Reaction) -> Reaction:
-    """Request a trial checkpoint if the target declares one that was not made yet."""
+def _go_on(reaction: Reaction) -> Reaction:
+    """Begin what had to wait for the end of a trial or of a live change: a newer target, or a trial."""
     machine = reaction.machine
-    if machine.phase is not Phase.RUNNING or not machine.limits.tries or machine.follows:
+    if machine.phase is not Phase.RUNNING or _is_trying(machine):
         return reaction
-    if not isinstance(machine.target, Run) or machine.target != machine.run or machine.is_leaving:
+    trigger = _trigger_for_trial(machine)
+    if machine.target != machine.run or machine.is_leaving:
+        trigger = _trigger_for_change(machine)
+    if trigger is None:
         return reaction
-    if machine.target.trial <= machine.trial.number or machine.is_trying or machine.ended:
-        return reaction
-    tried = _step(reaction.machine, Trigger.TRY)
-    actions, trigger = (*reaction.actions, *tried.actions), reaction.trigger or tried.trigger
-    return Reaction(tried.machine, actions, trigger=trigger)
+    begun = _step(machine, trigger)
+    actions = (*reaction.actions, *begun.actions)
+    return Reaction(begun.machine, actions, trigger=reaction.trigger or begun.trigger)
+
+
+def _is_trying(machine: Machine) -> bool:
+    return machine.is_trying or machine.is_trying_live
+
+
+def _trigger_for_trial(machine: Machine) -> Trigger | None:
+    """Return the trigger for a trial that the target declares and that was not made yet."""
+    run = machine.target
+    if not isinstance(run, Run) or machine.ended:
+        return None
+    can_save = machine.limits.tries and not machine.follows
+    if can_save and run.trial > machine.trial.number:
+        return Trigger.TRY
+    is_capable = machine.limits.live_seconds > 0 and machine.capable == run.processes
+    return Trigger.TRY_LIVE if is_capable and run.live_trial > machine.live_trial.number else None
+
+
+def can_change_live(machine: Machine) -> bool:
+    """Return True if the target can be reached without ending the processes that stay."""
+    target, run, limits = machine.target, machine.run, machine.limits
+    if target is None or run is None or machine.phase is not Phase.RUNNING:
+        return False
+    if not limits.live_seconds or machine.capable < run.processes or machine.ended:
+        return False
+    if machine.is_interrupted or machine.has_fallen_back(target):
+        return False
+    return find_difference(run, target) is not None
 
 
 def _trigger_for_change(machine: Machine) -> Trigger:
     """Return the trigger for a target that differs from the current state."""
     target = machine.target
+    if machine.phase is Phase.CHANGING:
+        is_hurried = isinstance(target, Stop) and not target.checkpoint
+        return Trigger.CHANGE_UNSAVED if is_hurried or machine.only_joins else Trigger.CHANGE
+    if can_change_live(machine):
+        return Trigger.LIVE
     if not machine.released:
         wants_saving = not isinstance(target, Stop) or target.checkpoint
         return Trigger.CHANGE if wants_saving and machine.limits.saves else Trigger.CHANGE_UNSAVED
@@ -256,10 +320,13 @@ def _step(machine: Machine, trigger: Trigger) -> Reaction:
 
 def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
-    attempt = machine.attempt + 1
-    started = replace(machine, run=machine.target, attempt=attempt, ended=(), failure=None)
+    run, attempt = machine.target, machine.attempt + 1
+    is_live = machine.limits.live_seconds > 0 and not machine.has_fallen_back(run)
+    joins = is_live and joins_others(run)
+    started = replace(machine, run=run, attempt=attempt, ended=(), failure=None)
     started = replace(started, culprit=None, is_finished=False, is_unstepped=False, trial=Trial())
-    return started, (StartProcesses(machine.target, attempt),)
+    started = replace(started, capable=0, live_trial=LiveTrial(), changing=run if joins else None)
+    return started, (StartProcesses(run, attempt, joins),)
 
 
 def _save(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
@@ -289,6 +356,41 @@ def _give_up(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     return machine, (GiveUpCheckpoint(),)
 
 
+def _change(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    run, target = machine.run, machine.target
+    assert run is not None
+    assert target is not None
+    waiting, armed = _await(replace(machine, changing=target))
+    return waiting, (ChangeLive(run, target), *armed)
+
+
+def _await(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    over = ChangeTimedOut(machine.attempt)
+    waiting = replace(machine, is_gathered=False, is_withdrawing=False, awaited="")
+    return waiting, (ArmTimer(over, machine.limits.gathering_seconds),)
+
+
+def _hurry(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    over = ChangeTimedOut(machine.attempt)
+    return replace(machine, is_gathered=True), (ArmTimer(over, machine.limits.live_seconds),)
+
+
+def _try_live(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    run = machine.target
+    assert isinstance(run, Run)
+    over = ChangeTimedOut(machine.attempt)
+    trying = replace(
+        machine, live_trial=LiveTrial(run.live_trial), is_withdrawing=False, awaited=""
+    )
+    return trying, (TryLive(run, run.live_trial), ArmTimer(over, machine.limits.live_seconds))
+
+
+def _withdraw(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
+    over = ChangeTimedOut(machine.attempt)
+    armed = ArmTimer(over, machine.limits.live_seconds)
+    return replace(machine, is_withdrawing=True), (Withdraw(), armed)
+
+
 def _end(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     over = GraceOver(machine.attempt)
     return machine, (Terminate(), ArmTimer(over, machine.limits.grace_seconds))
@@ -308,6 +410,11 @@ _VERBS: Mapping[Verb, Callable[[Machine], tuple[Machine, tuple[Action, ...]]]] =
     Verb.SAVE: _save,
     Verb.TRY: _begin_trial,
     Verb.GIVE_UP: _give_up,
+    Verb.CHANGE: _change,
+    Verb.TRY_LIVE: _try_live,
+    Verb.AWAIT: _await,
+    Verb.HURRY: _hurry,
+    Verb.WITHDRAW: _withdraw,
     Verb.END: _end,
     Verb.KILL: _kill,
     Verb.LEAVE: _leave,
@@ -321,7 +428,9 @@ def _started(machine: Machine, _: Started) -> Reaction:
     if machine.phase is Phase.STARTING:
         # Discard the result of the previous attempt's checkpoint.
         machine = replace(machine, saving=Saving.NONE)
-    return _try(_step(machine, Trigger.STARTED))
+    if machine.phase is Phase.STARTING and machine.only_joins:
+        return _step(machine, Trigger.STARTED_TO_JOIN)
+    return _go_on(_step(machine, Trigger.STARTED))
 
 
 def _start_failed(machine: Machine, event: StartFailed) -> Reaction:
@@ -334,18 +443,25 @@ def _rank_ended(machine: Machine, event: RankEnded) -> Reaction:
     if machine.released or event.rank in {end.rank for end in machine.ended}:
         return Reaction(machine)
     machine = replace(machine, ended=(*machine.ended, event))
-    # After STARTING and RUNNING, a failed process is the result of a stop and no failure.
-    was_on_its_own = machine.phase in {Phase.STARTING, Phase.RUNNING}
+    # After STARTING and RUNNING, a failed process is the result of a stop and no failure. Where some
+    # stay in a live change, the next start follows.
+    only_joins = machine.phase is Phase.CHANGING and machine.only_joins
+    was_on_its_own = only_joins or machine.phase in {Phase.STARTING, Phase.RUNNING}
     if was_on_its_own and not event.is_well:
         # Keep the first of several failed processes as the cause.
         culprit = machine.culprit or event
         machine = replace(machine, failure=_failure(culprit), culprit=culprit)
     if was_on_its_own and machine.is_trying:
         machine = replace(machine, trial=replace(machine.trial, ended=True))
+    if _is_in_change(machine) and not event.is_well:
+        machine = _fall_back(machine, _failure(event).message, ended=True)
     assert machine.run is not None
     if len(machine.ended) == machine.run.processes:
-        # A process that ends in STOPPING was terminated or follows a failure.
-        is_finished = machine.phase in _UNTOUCHED and all(end.is_well for end in machine.ended)
+        # A process that ends in STOPPING was terminated or follows a failure. Where all leave or all
+        # join in a live change, the training goes on or has gone on elsewhere.
+        stays = isinstance(machine.changing, Run) and not machine.only_joins
+        is_own = stays if machine.phase is Phase.CHANGING else machine.phase in _UNTOUCHED
+        is_finished = is_own and all(end.is_well for end in machine.ended)
         machine = replace(machine, is_finished=is_finished)
         return _step(machine, Trigger.ALL_ENDED)
     return _step(machine, Trigger.RANK_ENDED if event.is_well else Trigger.RANK_FAILED)
@@ -370,7 +486,7 @@ def _saved(machine: Machine, _: CheckpointDone) -> Reaction:
     # Accept a checkpoint that is confirmed during the grace period.
     if not machine.released and machine.saving is not Saving.NONE:
         machine = replace(machine, saving=Saving.CONFIRMED, saving_problem=None)
-    return _try(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
+    return _go_on(_step(_end_trial(machine, Saving.CONFIRMED), Trigger.SAVED))
 
 
 def _fail(machine: Machine, *, saving: Saving, problem: Problem) -> Machine:
@@ -383,7 +499,7 @@ def _not_saved(machine: Machine, event: CheckpointFailed) -> Reaction:
     if machine.saving is None:
         machine = _fail(machine, saving=Saving.FAILED, problem=event.problem)
     why = event.problem.message
-    return _try(_step(_end_trial(machine, Saving.FAILED, why=why), Trigger.NOT_SAVED))
+    return _go_on(_step(_end_trial(machine, Saving.FAILED, why=why), Trigger.NOT_SAVED))
 
 
 def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
@@ -393,7 +509,7 @@ def _saving_timed_out(machine: Machine, _: CheckpointTimedOut) -> Reaction:
         machine = _fail(machine, saving=Saving.TIMED_OUT, problem=TOO_SLOW)
     why = f"it was not confirmed in {machine.limits.checkpoint_seconds:g} s"
     machine = _end_trial(machine, Saving.TIMED_OUT, why=why)
-    return _try(_step(machine, Trigger.SAVING_TIMED_OUT))
+    return _go_on(_step(machine, Trigger.SAVING_TIMED_OUT))
 
 
 def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
@@ -405,6 +521,97 @@ def _end_trial(machine: Machine, saving: Saving, *, why: str = "") -> Machine:
     return replace(
         machine, trial=replace(machine.trial, saving=saving, message=why[:LONGEST_MESSAGE])
     )
+
+
+# A live change and its trial have the same news. The trial takes place in RUNNING.
+
+
+def _capable(machine: Machine, event: Capable) -> Reaction:
+    return _go_on(Reaction(replace(machine, capable=event.processes)))
+
+
+def _is_in_change(machine: Machine) -> bool:
+    is_trial = machine.phase is Phase.RUNNING and machine.is_trying_live
+    return is_trial or machine.phase is Phase.CHANGING
+
+
+def _changed(machine: Machine, event: Changed) -> Reaction:
+    if not _is_in_change(machine) or isinstance(machine.changing, Stop):
+        return Reaction(machine)
+    run = machine.changing
+    if run is not None:
+        done = LiveChange(run.generation, event.pause_seconds * 1000, event.state_bytes)
+        machine = replace(machine, run=run, ended=(), capable=run.processes, live_change=done)
+        machine = replace(machine, changing=None, saving=Saving.NONE)
+    else:
+        machine = _end_live_trial(machine, seconds=event.pause_seconds)
+    return _go_on(_step(machine, Trigger.CHANGED))
+
+
+def _change_ends(machine: Machine, event: ChangeRefused | ChangeFailed) -> Reaction:
+    """Withdraw a change that was refused; end the processes of one that failed."""
+    if not _is_in_change(machine):
+        return Reaction(machine)
+    has_failed = isinstance(event, ChangeFailed)
+    machine = _fall_back(machine, event.why, ended=has_failed)
+    return _go_on(_step(machine, Trigger.CHANGE_FAILED if has_failed else Trigger.CHANGE_REFUSED))
+
+
+def _change_timed_out(machine: Machine, _: ChangeTimedOut) -> Reaction:
+    if not _is_in_change(machine):
+        return Reaction(machine)  # The timer was armed for a trial that is over.
+    if machine.phase is Phase.RUNNING and not machine.is_withdrawing:
+        return _step(machine, Trigger.CHANGE_TIMED_OUT)
+    if machine.phase is Phase.CHANGING and not machine.is_gathered and not machine.is_withdrawing:
+        seconds = machine.limits.gathering_seconds
+        why = f"the processes that join were not ready in {seconds:g} s{_waited_for(machine)}"
+        return _step(_fall_back(machine, why), Trigger.CHANGE_REFUSED)
+    return _step(_fall_back(machine, _too_slow(machine), ended=True), Trigger.CHANGE_FAILED)
+
+
+def _withdrawn(machine: Machine, event: Withdrawn | NotWithdrawn) -> Reaction:
+    if not _is_in_change(machine):
+        return Reaction(machine)
+    is_trial = machine.phase is Phase.RUNNING
+    if isinstance(event, Withdrawn):
+        if is_trial:
+            machine = _end_live_trial(machine, _too_slow(machine))
+        return _go_on(_step(replace(machine, changing=None), Trigger.WITHDRAWN))
+    if is_trial or machine.falls_back:
+        return _step(_fall_back(machine, _too_slow(machine), ended=True), Trigger.CHANGE_FAILED)
+    # A newer declaration waits for the end of the change.
+    return Reaction(replace(machine, is_withdrawing=False))
+
+
+def _too_slow(machine: Machine) -> str:
+    limit = machine.limits.live_seconds
+    return f"it took longer than liveSeconds ({limit:g} s){_waited_for(machine)}"
+
+
+def _waited_for(machine: Machine) -> str:
+    return f"; it waited for {machine.awaited}" if machine.awaited else ""
+
+
+def _fall_back(machine: Machine, why: str, *, ended: bool = False) -> Machine:
+    """Note the first reason why a live change or its trial fails; ``ended`` if its processes end."""
+    if machine.changing is None:
+        machine = _end_live_trial(machine, why, ended=ended)
+    elif not machine.falls_back:
+        noted = LiveChange(machine.changing.generation, message=why[:LONGEST_MESSAGE])
+        machine = replace(machine, live_change=noted)
+    is_own = ended if machine.changing is None else machine.only_joins
+    if not is_own or machine.failure is not None:
+        return machine  # The training goes on, or the target starts next.
+    failure = replace(LIVE_CHANGE_FAILED, message=why[:LONGEST_MESSAGE])
+    return replace(machine, failure=failure)
+
+
+def _end_live_trial(
+    machine: Machine, why: str = "", *, seconds: float = 0.0, ended: bool = False
+) -> Machine:
+    trial = machine.live_trial
+    ended_trial = replace(trial, succeeded=not why, seconds=seconds, ended=ended)
+    return replace(machine, live_trial=replace(ended_trial, message=why[:LONGEST_MESSAGE]))
 
 
 def _still_there(machine: Machine, _: StillThere) -> Reaction:
@@ -421,7 +628,7 @@ def _gone(machine: Machine, _: Gone) -> Reaction:
     # Only STOPPING ends with a proof; a supervisor reports every rank before the proof.
     if machine.phase is not Phase.STOPPING:
         return Reaction(machine)
-    machine = replace(machine, is_stuck=False, lingering=None)
+    machine = replace(machine, is_stuck=False, lingering=None, changing=None)
     if machine.saving is None:
         machine = _fail(machine, saving=Saving.FAILED, problem=UNCONFIRMED)
     if machine.trial.ended:
@@ -441,6 +648,15 @@ _NEWS: Mapping[type, Callable[[Machine, Any], Reaction]] = {
     StillThere: _still_there,
     Lingering: _lingering,
     Gone: _gone,
+    Capable: _capable,
+    Gathered: lambda machine, _: _step(machine, Trigger.GATHERED),
+    Awaited: lambda machine, event: Reaction(replace(machine, awaited=event.what)),
+    Changed: _changed,
+    ChangeRefused: _change_ends,
+    ChangeFailed: _change_ends,
+    ChangeTimedOut: _change_timed_out,
+    Withdrawn: _withdrawn,
+    NotWithdrawn: _withdrawn,
 }
 
 # --- the picture --------------------------------------------------------------------------

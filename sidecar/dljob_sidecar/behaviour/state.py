@@ -9,7 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dljob_sidecar.behaviour.events import RankEnded
-from dljob_wire.messages import Phase, Problem, Run, Saving, Stop, Target, Term, Trial
+from dljob_wire.messages import (
+    LiveChange,
+    LiveTrial,
+    Phase,
+    Problem,
+    Run,
+    Saving,
+    Stop,
+    Target,
+    Term,
+    Trial,
+)
+
+GATHERING = 10
+"""How many times ``live_seconds`` the processes that join may take to get ready, because the others train meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,12 @@ class Limits:
     grace_seconds: float = 10.0
     kill_seconds: float = 5.0
     """The time from SIGKILL without a proof until SIGKILL is repeated and reported."""
+    live_seconds: float = 0.0
+    """How long a live change may hold up the training; 0 if the job never changes live."""
+
+    @property
+    def gathering_seconds(self) -> float:
+        return GATHERING * self.live_seconds
 
 
 QUIET = frozenset({Phase.READY, Phase.STOPPED, Phase.EXITED, Phase.FAILED})
@@ -60,6 +80,19 @@ class Machine:
     """True if the latest request came before the first step, so that its failure is no fault of the checkpoint."""
     trial: Trial = Trial()
     """The latest trial of a checkpoint in the latest attempt, as far as the machine knows it."""
+    capable: int = 0
+    """The number of processes of the latest attempt that can change live."""
+    changing: Target | None = None
+    """The target of the live change under way. After a failure, until the proof that all are gone."""
+    is_gathered: bool = False
+    """True if the live change may hold up the training, because all that join are ready."""
+    is_withdrawing: bool = False
+    awaited: str = ""
+    """What the live change waits for."""
+    live_trial: LiveTrial = LiveTrial()
+    """The latest trial of a live change in the latest attempt."""
+    live_change: LiveChange | None = None
+    """The latest live change, also if it fell back to the latest attempt."""
     is_stuck: bool = False
     """True if SIGKILL was sent and the proof has not come in ``kill_seconds``."""
     lingering: Problem | None = None
@@ -82,8 +115,11 @@ class Machine:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The GPUs that processes of the job may use."""
-        return () if self.released or self.run is None else self.run.gpus
+        """The GPUs that processes of the job may use; during a live change, of both its sides."""
+        if self.released or self.run is None:
+            return ()
+        coming = self.changing.gpus if isinstance(self.changing, Run) else ()
+        return tuple(dict.fromkeys((*self.run.gpus, *coming)))
 
     @property
     def follows(self) -> bool:
@@ -92,6 +128,27 @@ class Machine:
     @property
     def is_trying(self) -> bool:
         return self.trial.number > 0 and self.trial.saving is Saving.NONE
+
+    @property
+    def is_trying_live(self) -> bool:
+        return self.live_trial.number > 0 and self.live_trial.succeeded is None
+
+    @property
+    def only_joins(self) -> bool:
+        """True during a live change if all processes of this container join others."""
+        return self.changing is not None and self.changing == self.run
+
+    @property
+    def falls_back(self) -> bool:
+        """True if the live change under way has failed."""
+        return self.changing is not None and self.has_fallen_back(self.changing)
+
+    def has_fallen_back(self, target: Target) -> bool:
+        """Return True if the live change to this target has failed; it is not tried again."""
+        change = self.live_change
+        return (
+            change is not None and bool(change.message) and change.generation == target.generation
+        )
 
     @property
     def has_ended_well(self) -> bool:
@@ -163,6 +220,11 @@ UNCONFIRMED = Problem(
     "CheckpointNotConfirmed",
     "the processes ended before the checkpoint was confirmed",
     "look into the log of the training; what it did since the last checkpoint is done again",
+)
+LIVE_CHANGE_FAILED = Problem(
+    "LiveChangeFailed",
+    "the processes did not come together in a live change",
+    "look into the log of the training; liveSeconds: 0 in the job makes DLJob restart it for each change",
 )
 TOO_SLOW = Problem(
     "CheckpointTimedOut",

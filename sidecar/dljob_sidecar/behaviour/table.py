@@ -20,8 +20,11 @@ class Trigger(Enum):
     LEAVE = "a command to leave"
     CHANGE = "a newer command"
     CHANGE_UNSAVED = "a newer command, without a checkpoint"
+    LIVE = "a newer command, live"
     TRY = "a command to try its checkpoint"
+    TRY_LIVE = "a command to try a live change"
     STARTED = "all started"
+    STARTED_TO_JOIN = "all started to join others"
     START_FAILED = "a start failed"
     RANK_ENDED = "a rank ended well"
     RANK_FAILED = "a rank ended badly"
@@ -29,6 +32,12 @@ class Trigger(Enum):
     SAVED = "checkpoint confirmed"
     NOT_SAVED = "checkpoint failed"
     SAVING_TIMED_OUT = "checkpoint too slow"
+    GATHERED = "all ready to change"
+    CHANGED = "changed live"
+    CHANGE_REFUSED = "cannot change live"
+    CHANGE_FAILED = "live change failed"
+    CHANGE_TIMED_OUT = "live change too slow"
+    WITHDRAWN = "live change withdrawn"
     GRACE_OVER = "grace is over"
     STILL_THERE = "still not gone"
     GONE_TO_RUN = "all gone, a newer run waits"
@@ -46,6 +55,11 @@ class Verb(Enum):
     SAVE = "checkpoint"
     TRY = "checkpoint and go on"
     GIVE_UP = "wait no longer"
+    CHANGE = "change live"
+    TRY_LIVE = "change live with the same members"
+    AWAIT = "wait for the others"
+    HURRY = "limit the pause"
+    WITHDRAW = "withdraw"
     END = "terminate"
     KILL = "kill"
     LEAVE = "leave"
@@ -80,6 +94,7 @@ TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
         Phase.READY: _quiet(Phase.READY),
         Phase.STARTING: {
             Trigger.STARTED: Row(Phase.RUNNING),
+            Trigger.STARTED_TO_JOIN: Row(Phase.CHANGING, (Verb.AWAIT,)),
             Trigger.START_FAILED: _END,
             Trigger.RANK_ENDED: Row(Phase.STARTING),
             Trigger.RANK_FAILED: _END,
@@ -100,6 +115,29 @@ TABLE: Mapping[Phase, Mapping[Trigger, Row]] = MappingProxyType(
             Trigger.NOT_SAVED: Row(Phase.RUNNING),
             Trigger.SAVING_TIMED_OUT: Row(Phase.RUNNING, (Verb.GIVE_UP,)),
             Trigger.CHANGE: Row(Phase.CHECKPOINTING, (Verb.SAVE,)),
+            Trigger.CHANGE_UNSAVED: _END,
+            Trigger.LIVE: Row(Phase.CHANGING, (Verb.CHANGE,)),
+            Trigger.TRY_LIVE: Row(Phase.RUNNING, (Verb.TRY_LIVE,)),
+            Trigger.CHANGED: Row(Phase.RUNNING),
+            Trigger.CHANGE_REFUSED: Row(Phase.RUNNING),
+            Trigger.CHANGE_TIMED_OUT: Row(Phase.RUNNING, (Verb.WITHDRAW,)),
+            Trigger.WITHDRAWN: Row(Phase.RUNNING),
+            # The group of the processes is broken.
+            Trigger.CHANGE_FAILED: _END,
+        },
+        Phase.CHANGING: {
+            Trigger.GATHERED: Row(Phase.CHANGING, (Verb.HURRY,)),
+            Trigger.CHANGED: Row(Phase.RUNNING),
+            Trigger.CHANGE_REFUSED: Row(Phase.CHANGING, (Verb.WITHDRAW,)),
+            Trigger.WITHDRAWN: Row(Phase.RUNNING),
+            # There is no checkpoint, because the processes wait for each other in the middle of a step.
+            Trigger.CHANGE_FAILED: _END,
+            # The training ends by itself, and needs no change.
+            Trigger.RANK_ENDED: Row(Phase.CHANGING, (Verb.WITHDRAW,)),
+            Trigger.RANK_FAILED: _END,
+            Trigger.ALL_ENDED: _END,
+            # The newer target is looked at when the processes are in one group again.
+            Trigger.CHANGE: Row(Phase.CHANGING, (Verb.WITHDRAW,)),
             Trigger.CHANGE_UNSAVED: _END,
         },
         Phase.CHECKPOINTING: {

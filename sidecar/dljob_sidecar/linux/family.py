@@ -157,6 +157,18 @@ class ProcessTree:
         processes = scan()
         return [processes[pid] for pid in sorted(self._ours(processes))]
 
+    def members_beside(self, roots: Collection[int], entries: Collection[bytes]) -> list[Process]:
+        """
+        Return the living processes of the job that belong to none of these ranks.
+
+        A process belongs to a rank if it descends from it, or has inherited one of these entries of
+        an environment, by which an orphan is known.
+        """
+        processes = scan()
+        rest = self._ours(processes) - descend(processes, roots)
+        known = {*entries}
+        return [processes[pid] for pid in sorted(rest) if known.isdisjoint(read_environment(pid))]
+
     def _ours(self, processes: dict[int, Process]) -> set[int]:
         own = os.getpid()
         spared = descend(processes, self._spared())

@@ -205,6 +205,10 @@ class Observer:
         self._unmatched = ""
         self._meter.begin(self._clock())
 
+    def measure_anew(self) -> None:
+        """Forget the speed of the former members; the training itself goes on."""
+        self._meter.measure_anew(self._clock())
+
     def end_start(self) -> None:
         if self._unmatched:
             # No more output follows, so the progress will stay unknown.

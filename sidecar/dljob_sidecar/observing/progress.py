@@ -258,10 +258,14 @@ class Meter:
 
     def begin(self, now: float) -> None:
         """Begin a new start, for which earlier measurements of the speed do not count."""
-        self._speed = SpeedWindow()
-        self._moved_at = now
+        self.measure_anew(now)
         self.has_reported = self.has_reported or self.has_observed
         self.has_observed = False
+
+    def measure_anew(self, now: float) -> None:
+        """Forget the speed and the pauses, which other processes or another number of them had."""
+        self._speed = SpeedWindow()
+        self._moved_at = now
         self._interval = 0
         self.pauses.begin()
 

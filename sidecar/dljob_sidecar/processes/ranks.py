@@ -21,11 +21,12 @@ none         only the GPUs; each process has its own
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dljob_sidecar.linux.spawning import Ended
+from dljob_sidecar.observing.rank_outputs import ProcessOutput
 from dljob_wire.messages import Process, Run
 
 LOOPBACK = "127.0.0.1"
@@ -40,12 +41,29 @@ class RankProcess:
         """The rank before each output line; None if the process is alone in its job."""
         self.local_rank = rank.local_rank
         self.gpus = rank.gpus
+        self.own_gpus = rank.own_gpus
         self.environment = rank.environment
         self.pid = 0
         self.warm = False
         self.is_running = False
         """False until a spare has become the user's program."""
         self.ended: Ended | None = None
+        self.is_member = True
+        """False before the process has joined in a live change, and once it has left."""
+        self.slot = -1
+        """Its place on the board of live changes; -1 without one."""
+        self.output: ProcessOutput | None = None
+
+    @property
+    def is_living(self) -> bool:
+        return bool(self.pid) and self.ended is None
+
+    def take_rank(self, rank: int, gpus: tuple[str, ...]) -> None:
+        """Be another rank of the job from now on; the local rank stays, as the ordinal of the GPU does."""
+        self.rank, self.gpus, self.is_member = rank, gpus, True
+        if self.signature is not None and self.output is not None:
+            self.signature = rank
+            self.output.sign(rank)
 
     def describe(self) -> Process:
         return Process(
@@ -65,6 +83,9 @@ class Rank:
     rank: int
     local_rank: int
     gpus: tuple[str, ...]
+    """The GPUs that it sees."""
+    own_gpus: tuple[str, ...]
+    """The GPUs that it is to use."""
     environment: Mapping[str, str]
     """Variables that extend the container's environment."""
 
@@ -76,7 +97,8 @@ def lay_out(
     describe = FRAMEWORKS[framework]
     ranks = []
     for local_rank in range(run.processes):
-        gpus = share_of(run, local_rank) if framework not in SEE_ALL_GPUS else run.gpus
+        own = share_of(run, local_rank)
+        gpus = own if framework not in SEE_ALL_GPUS else run.gpus
         visible = ",".join(names.get(gpu, gpu) for gpu in gpus)
         environment = {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -86,8 +108,44 @@ def lay_out(
             **describe(run, local_rank),
             **describe_batch(run, local_rank),
         }
-        ranks.append(Rank(run.rank_offset + local_rank, local_rank, gpus, environment))
+        ranks.append(Rank(run.rank_offset + local_rank, local_rank, gpus, own, environment))
     return ranks
+
+
+def lay_out_joining(
+    run: Run,
+    joins: Collection[int],
+    *,
+    taken: Collection[int],
+    framework: str,
+    names: Mapping[str, str],
+) -> list[Rank]:
+    """
+    Return the ranks that join the others of a run; ``taken`` are the local ranks of the others.
+
+    The local rank of a process is the ordinal of its GPU among those that it sees, which cannot change
+    while it lives. So a process that joins gets a free one, and sees its own GPU at this place.
+    """
+    free = (one for one in range(run.processes) if one not in taken)
+    return [
+        _place(rank, run, local_rank, names=names)
+        for rank, local_rank in zip(
+            (one for one in lay_out(run, framework=framework, names=names) if one.rank in joins),
+            free,
+        )
+    ]
+
+
+def _place(rank: Rank, run: Run, local_rank: int, *, names: Mapping[str, str]) -> Rank:
+    if "LOCAL_RANK" not in rank.environment:
+        return replace(rank, local_rank=local_rank)
+    gpus = [names.get(gpu, gpu) for gpu in run.gpus]
+    own = rank.local_rank
+    gpus[own], gpus[local_rank] = gpus[local_rank], gpus[own]
+    visible = ",".join(gpus)
+    seen = {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible}
+    environment = {**rank.environment, **seen, "LOCAL_RANK": str(local_rank)}
+    return replace(rank, local_rank=local_rank, environment=environment)
 
 
 def share_of(run: Run, local_rank: int) -> tuple[str, ...]:

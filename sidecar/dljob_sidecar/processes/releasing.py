@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from dljob_sidecar.linux import kernel
@@ -47,6 +47,20 @@ class Release:
     bases: Mapping[str, Base]
     """By UUID; only for GPUs that report their memory."""
     is_stranger: Callable[[int], bool] = lambda _: False
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The UUIDs, by the names in the command."""
+
+    def with_more(self, more: Release) -> Release:
+        """Add GPUs that were measured later; what has begun since the first measurement is no stranger."""
+        bases, names = {**self.bases, **more.bases}, {**self.names, **more.names}
+        return replace(self, bases=bases, names=names)
+
+    def only(self, gpus: Collection[str]) -> Release:
+        """Return the part with these GPUs, by their names in the command."""
+        names = {name: uuid for name, uuid in self.names.items() if name in gpus}
+        chosen = {*names.values()}
+        bases = {uuid: base for uuid, base in self.bases.items() if uuid in chosen}
+        return replace(self, bases=bases, names=names)
 
     def find_unreleased(self, gpus: Collection[Gpu]) -> dict[str, str]:
         """Return by UUID why a GPU is not proven to be as free as before."""
@@ -89,8 +103,9 @@ def measure(gpus: Collection[Gpu], ids: Collection[str]) -> Release:
         for one in choose(gpus, ids)
         if one.memory_total
     }
+    names = {name: one.uuid for one in gpus for name in ids if name in {str(one.index), one.uuid}}
     now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
-    return Release(bases, lambda pid: is_stranger(pid, now_ticks))
+    return Release(bases, lambda pid: is_stranger(pid, now_ticks), names)
 
 
 def is_stranger(pid: int, since_ticks: float) -> bool:

@@ -51,8 +51,13 @@ class RankStarter:
         self._tell = tell
         self._on_end = on_end
         self._look_soon = look_soon
+        self.on_enter: Callable[[RankProcess], None] = lambda _: None
+        """Called before a process of a new start."""
+        self.on_refusal: Callable[[str], None] = lambda _: None
+        """Called if a process that joins the others cannot be started."""
         self.attempt = 0
         self.rank_processes: list[RankProcess] = []
+        """All processes of the attempt, also those that left, or that come, in a live change."""
         self._has_reported = False
         """True after this start was reported as complete or failed."""
         self.is_terminating = False
@@ -66,7 +71,13 @@ class RankStarter:
         self.is_terminating = False
 
     def living(self) -> list[RankProcess]:
-        return [one for one in self.rank_processes if one.pid and not one.ended]
+        return [one for one in self.rank_processes if one.is_living]
+
+    @property
+    def members(self) -> list[RankProcess]:
+        """The processes of the present run in the order of their ranks."""
+        members = (one for one in self.rank_processes if one.is_member)
+        return sorted(members, key=lambda one: one.rank)
 
     def start(self, run: Run, names: Mapping[str, str]) -> bool:
         """Start all ranks of a run in this container; ``names`` are the names of its GPUs."""
@@ -75,14 +86,25 @@ class RankStarter:
         for rank in ranks.lay_out(run, framework=framework, names=names):
             rank_process = RankProcess(rank, is_alone=run.world_size == 1)
             self.rank_processes.append(rank_process)
+            self.on_enter(rank_process)
             if not self._start_one(rank_process):
                 return False
         self._spare_pool.want(run.processes)
         self._see_started()
         return True
 
+    def start_more(self, rank_processes: list[RankProcess]) -> None:
+        """Start processes that join the others, until one cannot be started."""
+        for one in rank_processes:
+            self.rank_processes.append(one)
+            if not self._start_one(one):
+                return
+
     def fail(self, problem: Problem) -> None:
-        """Report that this start has failed."""
+        """Report that this start, or that of processes that join it, has failed."""
+        if self._has_reported:
+            self.on_refusal(problem.message)
+            return
         self._has_reported = True
         self._tell(StartFailed(self.attempt, problem))
         self._look_soon()
@@ -99,6 +121,7 @@ class RankStarter:
         )
         if pid is None:
             return self._start_cold(rank_process)
+        rank_process.output = self._spare_pool.output_of(pid)
         rank_process.pid, rank_process.warm = pid, True
         self._watch(rank_process, pid)
         return True
@@ -109,6 +132,7 @@ class RankStarter:
         except OSError as error:
             self.fail(make_problem("CannotStart", f"no pipe for its output: {error.strerror}"))
             return False
+        rank_process.output = output
         output.sign(rank_process.signature)
         out, err = output.descriptors
         try:

@@ -11,6 +11,7 @@ and SIGKILL to everything that :mod:`dljob_sidecar.linux.family` finds, repeated
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 import time
@@ -29,10 +30,13 @@ from dljob_sidecar.checkpoints import requests
 from dljob_sidecar.checkpoints.requests import LastOutput
 from dljob_sidecar.checkpoints.storing import CheckpointStore
 from dljob_sidecar.contract import Report
-from dljob_sidecar.linux.family import ProcessTree
+from dljob_sidecar.linux.family import MARK, ProcessTree
 from dljob_sidecar.linux.kernel import send
 from dljob_sidecar.linux.spawning import Ended, Reaper
 from dljob_sidecar.observing.rank_outputs import Outputs
+from dljob_sidecar.processes.departing import Departure
+from dljob_sidecar.processes.live_board import Boards
+from dljob_sidecar.processes.live_changes import LiveChanges
 from dljob_sidecar.processes.rank_environment import RankEnvironment
 from dljob_sidecar.processes.ranks import RankProcess
 from dljob_sidecar.processes.release_proof import MemoryProof, ReleaseProof
@@ -41,7 +45,7 @@ from dljob_sidecar.remedies import make_problem
 from dljob_sidecar.serving.admitting import Admission, Answer
 from dljob_sidecar.warm.budgets import read_free_bytes
 from dljob_sidecar.warm.warming import SparePool
-from dljob_wire.messages import Problem, Process, Run
+from dljob_wire.messages import Problem, Process, Run, Target
 from dljob_wire.training import Training
 
 log = logging.getLogger(__name__)
@@ -92,7 +96,7 @@ class CheckpointRequests:
             else:
                 self._report(CheckpointFailed(attempt, make_problem("CheckpointFailed", fault)))
 
-        ranks, environment = self._starter.rank_processes, self._starter.environment
+        ranks, environment = self._starter.members, self._starter.environment
         watch = self._store.make_watch(self._list_members)
         request = self._request = requests.Request(
             self._store.saving,
@@ -158,6 +162,8 @@ class Hooks:
     """Called with each problem of the checkpoints."""
     on_relief: Callable[[str], None] = lambda _name: None
     """Called with the name of such a problem when it is over."""
+    on_changed: Callable[[], None] = lambda: None
+    """Called when the members of the training have changed live."""
     on_released_in_use: Callable[[str], None] = lambda _why: None
     """Called with the reason when GPUs are released while their memory is in use."""
 
@@ -198,6 +204,7 @@ class Processes:
 
         def end_start() -> None:
             self._requests.cancel()
+            self._live.end_start()
             hooks.on_gone()
 
         self._proof = ReleaseProof(
@@ -222,6 +229,21 @@ class Processes:
             on_end=self._hear_end,
             look_soon=self._proof.look_soon,
         )
+        self._live = LiveChanges(
+            training,
+            self._starter,
+            boards=Boards(environment.get(MARK, "")),
+            admission=admission,
+            memory=self._memory,
+            make_departure=functools.partial(
+                Departure,
+                reaper=reaper,
+                process_tree=process_tree,
+                gpu_thread=admission.gpu_thread,
+            ),
+            tell=self._tell,
+            on_changed=self._hear_changed,
+        )
         self._requests = CheckpointRequests(
             self._store,
             self._starter,
@@ -233,11 +255,17 @@ class Processes:
 
     def describe(self) -> tuple[Process, ...]:
         # A process that could not be started has no process id.
-        return tuple(one.describe() for one in self._starter.rank_processes if one.pid)
+        return tuple(one.describe() for one in self._starter.members if one.pid)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The GPUs that living processes of the job may use."""
+        held = (gpu for one in self._starter.living() for gpu in (*one.gpus, *one.own_gpus))
+        return tuple(dict.fromkeys(held))
 
     # --- starting ---------------------------------------------------------------------------
 
-    def start(self, run: Run, attempt: int) -> None:
+    def start(self, run: Run, attempt: int, *, joins: bool = False) -> None:
         # From here on, events of the previous attempt (ends, answers of spares, confirmations) are
         # recognised by its number and dropped.
         self._starter.begin(attempt)
@@ -251,11 +279,15 @@ class Processes:
             else:
                 self._memory.release = answer.release
                 # Vet first, because the training must not find a torn checkpoint.
-                self._store.vet(run, lambda: self._start_ranks(run, answer.names, attempt))
+                self._store.vet(
+                    run, lambda: self._start_ranks(run, answer.names, attempt, joins=joins)
+                )
 
         self._admission.ask(run, hear, is_wanted=lambda: self._may_start(attempt))
 
-    def _start_ranks(self, run: Run, names: Mapping[str, str], attempt: int) -> None:
+    def _start_ranks(
+        self, run: Run, names: Mapping[str, str], attempt: int, *, joins: bool
+    ) -> None:
         """Start the ranks; an exception, such as too few descriptors, fails the start."""
         # Threads inspect the GPUs and the checkpoint folder; the attempt may end meanwhile.
         if not self._may_start(attempt):
@@ -264,7 +296,9 @@ class Processes:
         # Without a report, the machine would wait for the start forever.
         try:
             self._hooks.on_begin()
+            self._live.begin_start(run, joins=joins)
             if self._starter.start(run, names):
+                self._live.follow()
                 self._store.begin_start(self._list_members)
         except Exception as error:
             log.exception("the ranks could not be started")
@@ -292,15 +326,36 @@ class Processes:
         # follows each end.
         self._loop.call_soon(self._hooks.report, event)
 
+    # --- live changes -----------------------------------------------------------------------
+
+    def change(self, run: Run, target: Target) -> None:
+        # Otherwise *Gone* has just been reported, and is the last event of an attempt.
+        if self._proof.is_due:
+            self._live.change(run, target)
+
+    def try_live(self, run: Run, number: int) -> None:
+        if self._proof.is_due:
+            self._live.try_live(run, number)
+
+    def withdraw(self) -> None:
+        self._live.withdraw()
+
+    def _hear_changed(self, run: Run) -> None:
+        self._spare_pool.want(run.processes)
+        self._hooks.on_changed()
+
     # --- hearing ----------------------------------------------------------------------------
 
     def _hear_end(self, rank_process: RankProcess, ended: Ended) -> None:
+        attempt = self._starter.attempt
+        end = RankEnded(attempt, rank_process.rank, ended.code, ended.signal, time.time())
+        if self._live.hear_end(rank_process, ended, end):
+            return
         # An exit with 0 may be the end of the job even if it was asked for; the count decides.
         if self._ends_by_itself or ended.code == 0:
             self._read_until = self._loop.time() + LAST_LINES_SECONDS
         self._see_failure(ended)
-        attempt = self._starter.attempt
-        self._tell(RankEnded(attempt, rank_process.rank, ended.code, ended.signal, time.time()))
+        self._tell(end)
         self._requests.hear_end()
         if not self._starter.living():
             if self._starter.is_terminating:
@@ -357,6 +412,7 @@ class Processes:
         # After all ranks have ended, their files or last lines may still confirm the checkpoint.
         if not self._requests.is_settling:
             self._requests.cancel()
+        self._live.cancel()
         self._starter.is_terminating = True
         living = self._starter.living()
         # End the ranks first: helpers that end before their parent would make it fail.
@@ -375,6 +431,7 @@ class Processes:
         # the copy, which needs no process, so the copy can still confirm the checkpoint.
         if not self._requests.is_securing:
             self._requests.cancel()
+        self._live.cancel()
         # Spares that are just becoming ranks must not be replaced by cold starts.
         self._starter.is_terminating = True
         self._proof.kill()
@@ -386,6 +443,7 @@ class Processes:
 
     def close(self) -> None:
         """Close all resources; the job's processes must have ended."""
+        self._live.end_start()
         self._environment.close()
         self._store.close()
 

@@ -106,9 +106,19 @@ class Admission:
         self._loop = asyncio.get_running_loop()
 
     def ask(
-        self, run: Run, hear: Callable[[Answer], None], *, is_wanted: Callable[[], bool]
+        self,
+        run: Run,
+        hear: Callable[[Answer], None],
+        *,
+        is_wanted: Callable[[], bool],
+        empty: Collection[str] | None = None,
     ) -> None:
-        """Call back with the answer while it is wanted; without NVML, from within this call."""
+        """
+        Call back with the answer while it is wanted; without NVML, from within this call.
+
+        ``empty`` are the GPUs of the run that must be empty, and are measured; all if left out.
+        """
+        empty = run.gpus if empty is None else empty
         until = self._loop.time() + self.patience_seconds
 
         # There is no handle to cancel: a check for an ended attempt stops by `is_wanted`.
@@ -122,19 +132,21 @@ class Admission:
             if reading is not None:
                 self._show(reading)
             # The base lines were updated from this very reading.
-            used = self.gpu_thread.bases.find_used(reading or [], run.gpus)
+            used = self.gpu_thread.bases.find_used(reading or [], empty)
             if used and self._loop.time() < until:
                 self._loop.call_later(AGAIN_SECONDS, query_gpus)
             else:
-                hear(self._judge(run, reading or [], used=used))
+                hear(self._judge(run, reading or [], used=used, empty=empty))
 
         # Known once the thread has looked for NVML; an earlier query gets an empty reading.
         if self.gpu_thread.missing:
-            hear(self._judge(run, [], used={}))
+            hear(self._judge(run, [], used={}, empty=empty))
         else:
             query_gpus()
 
-    def _judge(self, run: Run, present: list[Gpu], *, used: Mapping[str, str]) -> Answer:
+    def _judge(
+        self, run: Run, present: list[Gpu], *, used: Mapping[str, str], empty: Collection[str]
+    ) -> Answer:
         unknown = gpus.find_unknown(present, run.gpus) if present else []
         if unknown:
             return make_problem("UnknownGPUs", f"this machine has no GPU {', '.join(unknown)}")
@@ -148,4 +160,4 @@ class Admission:
             return make_problem("GPUsNotResolved", f"{message}: {why}")
         if used:
             return make_problem("GPUNotEmpty", "; ".join(used.values()), gpus=tuple(used))
-        return Admitted(measure(present, run.gpus), naming.names)
+        return Admitted(measure(present, empty), naming.names)

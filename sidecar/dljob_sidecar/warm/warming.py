@@ -426,6 +426,10 @@ class SparePool:
             self._loop.call_later(self.waking_seconds, self._give_up, spare)
         return spare.pid
 
+    def output_of(self, pid: int) -> ProcessOutput:
+        """Return the output of a spare that was just taken."""
+        return self._sent[pid].output
+
     def _give_up(self, spare: Spare) -> None:
         if not spare.is_ready:
             self._refuse(spare, f"it is not ready after {self.waking_seconds:g} s")
