@@ -378,6 +378,9 @@ def test_change_for_speed_compares_the_ends():
         "goes from 2 to 4 GPUs on n1: it is done sooner with more GPUs,"
         " in about 10 min instead of about 18 min; the change takes about 27 s"
     )
+    pauses = replace(COSTS, live_grow=2.0)
+    live = snapshot(replace(STATE, is_live=True), costs=pauses, profiles=world.profiles)
+    assert sentence_for_step(live, faster).endswith("; its processes stay, and pause for about 2 s")
     recreated = snapshot(STATE, costs=COSTS, profiles=world.profiles, mechanism=Mechanism.RECREATE)
     assert "the change takes about 27 s" in sentence_for_step(recreated, faster)
     assert sentence_for_step(snapshot(STATE, costs=COSTS), faster).endswith("with more GPUs")
@@ -393,6 +396,16 @@ def test_wait_counts_gpus_after_the_other_steps():
     text = sentences_for(world, (start, wait))
     assert text[first.id] == "starts on 4 GPUs on n1: it is its turn"
     assert text[second.id].startswith("waits: needs 4 GPUs; none is free")
+
+
+def test_training_sentence_says_what_an_unsaved_job_keeps():
+    unsaved = replace(STATE, unsaved_from=0.0)
+    world = snapshot(unsaved)
+    assert "; it keeps these GPUs as long as no checkpoint saves its work" in sentence_for_training(
+        world, unsaved
+    )
+    live = sentence_for_training(world, replace(unsaved, is_live=True))
+    assert "; it keeps some of these GPUs, and may lose or get others live, as long as" in live
 
 
 def test_training_sentence_has_speed_progress_and_rest():

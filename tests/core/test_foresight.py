@@ -286,6 +286,20 @@ def test_concurrent_decision_changes_no_bid():
     assert [bid.change_costs for bid in bids] == [bid.change_costs for bid in alone]
 
 
+def test_live_change_costs_its_pause_and_the_wait_for_newcomers():
+    costs = Costs(process_initialization=30.0, checkpoint=5.0, live_shrink=0.5, live_grow=2.0)
+    profiles = [make_profile({1: 1.0, 2: 2.0, 4: 3.0})]
+    runs = make_state("runs", options=(1, 2, 4), holds={"n1": (0, 1)}, is_live=True)
+    waits = make_state("waits", options=(1, 2, 4), order=1)
+    snapshot = make_snapshot(make_cluster(n1=4), runs, waits, profiles=profiles, costs=costs)
+    view = make_view(snapshot)
+    live, other = Bidders(view).collect(view, Experience())
+    assert live.cost_of(1) == 0.5
+    # For 30 s it does two of the three iterations a second that it could do.
+    assert live.cost_of(4) == pytest.approx(2.0 + 30.0 * (1.0 - 2.0 / 3.0))
+    assert live.restart_cost_of(4) == other.restart_costs[4] == 35.0
+
+
 def test_cache_of_waiting_jobs_is_bounded():
     view = show(CLUSTER, *(make_state(f"job{n}") for n in range(1100)))
     bidders = Bidders(view)

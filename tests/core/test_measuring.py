@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dljob.core.measuring import SpeedSamples
+from dljob.core.measuring import LiveChange, SpeedSamples
 from dljob.core.model import Job, NodeName, Placement
 from dljob.core.profiles import CostSeen, CostTerm, SpeedSeen
 from dljob_wire.messages import Change, Phase, Progress, Saving, State, Trial
@@ -114,6 +114,33 @@ def test_start_is_timed_despite_late_reports(speed, seconds, pauses):
     for each in seen:
         assert each.seconds == pytest.approx(seconds, abs=1e-3)
         assert each.gpus == HERE.gpus
+
+
+def test_live_change_is_a_cost_of_its_own_and_no_start():
+    lessons = SpeedSamples()
+    hear(lessons, Training(10.0, 1.0), [0.0, 1.0, 2.0, 40.0])
+    grown = Training(20.0, 60.0, found=390, generation=2)
+    live = LiveChange(5, 0.75, joins=True)
+    learnt = []
+    for time in (60.1, 60.3, 65.0, 71.0, 72.0):
+        now = ORDERED_AT + time
+        learnt.append(lessons.hear(entry(2), NODE, grown.state_at(now), now, live=live))
+    seen = [each for lesson in learnt for each in lesson.observations]
+    assert seen[0] == CostSeen(CostTerm.LIVE_GROW, 0.75, HERE.gpus)
+    # The speed is known without the time that starts warm up, and nothing is learnt of starts.
+    assert [type(each) for each in seen[1:]] == [SpeedSeen]
+    assert [each.resumed.lost_seconds for each in learnt if each.resumed] == [0.75]
+
+
+def test_live_change_before_a_restart_of_the_controller_is_not_learnt_again():
+    later = Training(10.0, 1.0, generation=2)
+    now = ORDERED_AT + 30.0
+    live = LiveChange(5, 0.75, joins=False)
+    lesson = SpeedSamples().hear(entry(2), NODE, later.state_at(now), now, live=live)
+    assert not any(
+        isinstance(each, CostSeen) and each.term is CostTerm.LIVE_SHRINK
+        for each in lesson.observations
+    )
 
 
 @pytest.mark.parametrize("is_new_pod", [False, True])

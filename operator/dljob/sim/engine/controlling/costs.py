@@ -6,6 +6,13 @@ Used by :mod:`dljob.sim.simulating`. Jobs whose profile holds measured costs go 
 
 from dljob.core.profiles import Costs
 
+LIVE_SHRINK_S, LIVE_GROW_S = 0.05, 0.35
+"""
+The default pauses of live changes: those of a PyTorch training with 100 MB of parameters, by gloo on two cores.
+
+Most of the second is the way of the state to the newcomers, so it rises with the size of the model.
+"""
+
 DEFAULT_COSTS = Costs(
     pod_initialization=88.0,
     process_initialization=26.0,
