@@ -36,7 +36,7 @@ def make_bid(
     bid = Bid(state, tuple(curve for curve in curves if curve is not None))
     bid.curve = next((c for c in bid.curves if c.gpu_type == gpu_type), bid.curves[0])
     bid.left, bid.weight, bid.price = left, weight, price
-    bid.change_costs = dict.fromkeys(options, cost)
+    bid.change_costs = bid.restart_costs = dict.fromkeys(options, cost)
     return bid
 
 

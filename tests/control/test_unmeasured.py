@@ -17,7 +17,6 @@ from dljob.core.predicting.predictor import Predictor
 from dljob.core.profiles import JobType
 from dljob.core.recording.record import Decided
 from dljob.store.rows import read_history
-from dljob_wire.messages import Shape
 from tests.builders import make_job
 from tests.control.governing import Government
 from tests.control.played import Manner, World
@@ -102,7 +101,7 @@ def play_slow(options: tuple[int, ...]) -> tuple[float, list[Decided]]:
         job = submit(government, slow, Manner({1: 5.0, 2: 10.0}, save_seconds=SAVE_S))
         government.world.run(150.0)
         snapshot = government.leader.controller.scheduler.snapshot(government.scene)
-        price = Predictor.of(snapshot).change_cost(slow, Shape(options[-1], 1, ""))
+        price = Predictor.of(snapshot).restart_cost(slow, options[-1])
         assert price == pytest.approx(SAVE_S, abs=2.0)
         done_at = finish(government, job)
         return done_at, [each for each in decisions(government, job) if each.old is not None]

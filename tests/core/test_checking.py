@@ -24,6 +24,7 @@ FOR_NEW = Cause(CauseCode.OUTRANKED, job=JobId("new"))
 NO_ROOM = Cause(CauseCode.NO_ROOM)
 FEWER = Cause(CauseCode.FASTER_WITH_FEWER)
 MAKES_ROOM = Cause(CauseCode.MAKES_ROOM)
+FASTER = Cause(CauseCode.FASTER_WITH_MORE)
 PACKING = Cause(CauseCode.PACKING)
 
 TWO_TYPES = make_cluster(n1=(4, "A"), n2=(4, "B"))
@@ -64,6 +65,8 @@ ALL_OF_N1 = make_snapshot(TWO_NODES, WIDE)
 HELD_WHOLLY = make_snapshot(TWO_NODES, WIDE, B)
 
 UNSAVED = make_snapshot(TWO_NODES, old(unsaved_from=0.0), B)
+LIVE = make_snapshot(TWO_NODES, old(unsaved_from=0.0, is_live=True), new())
+CHANGING = make_snapshot(TWO_NODES, old(unsaved_from=0.0, is_live=True, adjusting=True))
 
 CPU = Needs((("cpu", 4000),))
 """Four CPUs."""
@@ -117,7 +120,7 @@ BREAKING: dict[Law, dict[str, Any]] = {
     Law.WORK_KEPT: {
         "a job without a checkpoint grows": (
             UNSAVED,
-            [change(A, on(n1=(0, 1, 2, 3)), cause=Cause(CauseCode.FASTER_WITH_MORE))],
+            [change(A, on(n1=(0, 1, 2, 3)), cause=FASTER)],
         ),
         "it is moved to fewer nodes": (UNSAVED, [change(A, on(n2=(0, 1)), PACKING, Move)]),
         "it shrinks for a job that would gain more": (
@@ -128,6 +131,13 @@ BREAKING: dict[Law, dict[str, Any]] = {
             UNSAVED,
             [stop(A), start(on(n1=(0, 1)), after=(A.id,))],
         ),
+        "one whose processes stay is stopped": (
+            LIVE,
+            [stop(A), start(on(n1=(0, 1)), after=(A.id,))],
+        ),
+        "none of its GPUs is left to it": (LIVE, [change(A, on(n2=(0, 1)), PACKING, Move)]),
+        "it exchanges one": (LIVE, [change(A, on(n1=(1, 2)), PACKING)]),
+        "it grows during a change": (CHANGING, [change(A, on(n1=(0, 1, 2, 3)), cause=FASTER)]),
     },
     Law.NAMESPACE_LIMIT: {
         "a newcomer gets more than is left": (LIMITED, [start(on(n2=(0, 1)), job="team/new")]),
@@ -358,6 +368,11 @@ KEEPING = {
         make_snapshot(TWO_NODES, old(unsaved_from=0.0), new(priority=1)),
         [stop(A), start(on(n1=(0, 1)), after=(A.id,))],
     ),
+    "one whose processes stay shrinks": (
+        LIVE,
+        [change(A, on(n1=(0,)), FOR_NEW), start(on(n1=(1,)), after=(A.id,))],
+    ),
+    "one whose processes stay grows": (LIVE, [change(A, on(n1=(0, 1, 2, 3)), cause=FASTER)]),
     "a job without a checkpoint is suspended": (
         make_snapshot(TWO_NODES, old(unsaved_from=0.0, suspend=True)),
         [stop(A, Cause(CauseCode.SUSPENDED))],

@@ -46,6 +46,40 @@ def test_saved_job_is_reshaped():
     assert [type(step) for step in grown] == [Reshape]
 
 
+def test_unsaved_live_job_grows_and_shrinks():
+    live = unsaved(is_live=True)
+    (grown,) = steps(live)
+    assert set(grown.old.refs()) < set(grown.new.refs())
+    full = replace(unsaved(holds={"n0": (0, 1, 2, 3)}), is_live=True)
+    shrunk, started = steps(full, state("new", order=1, options=(2,)))
+    assert set(shrunk.new.refs()) < set(shrunk.old.refs())
+    assert isinstance(started, Start)
+
+
+def test_unsaved_live_job_is_not_stopped_for_gain():
+    live = replace(unsaved(holds={"n0": (0, 1, 2, 3)}), is_live=True, iterations_total=1e6)
+    short = state("short", options=(4,), order=1, iterations_total=10.0)
+    for name in ELASTIC:
+        done = steps(live, short, policy=name)
+        assert not any(isinstance(step, Stop) for step in done), name
+
+
+def test_live_job_grows_onto_another_node_beside_its_own():
+    def grow(**known):
+        old = state("old", options=(2, 4), holds={"n0": (0, 1)}, **known)
+        world = make_snapshot(make_cluster(n0=2, n1=4), old, profiles=PROFILES)
+        (step,) = schedule(world, policies.make("max-min")).steps
+        return set(step.new.nodes)
+
+    assert grow() == {"n1"}
+    assert grow(is_live=True) == grow(is_live=True, unsaved_from=0.0) == {"n0", "n1"}
+    # It may be on one node only: it starts again there, unless that would lose its work.
+    one_node = {"is_live": True, "max_nodes": 1}
+    assert grow(**one_node) == {"n1"}
+    with pytest.raises(ValueError, match="not enough values"):
+        grow(**one_node, unsaved_from=0.0)
+
+
 def in_its_pod(**known):
     """A job that trains in place, and whose checkpoints end with its pod."""
     known.setdefault("holds", {"n0": (0, 1, 2, 3)})

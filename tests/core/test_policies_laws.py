@@ -147,6 +147,7 @@ def apply(plan: Plan, snapshot: Snapshot) -> Snapshot:
             state,
             placement=placement,
             gang=0 if isinstance(step, Stop) else step.gang,
+            is_live=placement is not None and state.changes_live(placement),
             speed=predictor.speed(state.job, placement.shape) if placement else 0.0,
             iterations_done=state.iterations_at(snapshot.now),
             observed_at=snapshot.now,
@@ -233,13 +234,17 @@ def change(world: Snapshot, data: st.DataObject) -> Snapshot:
         job = replace(state.job, suspend=not state.job.suspend)
         states.append(replace(state, job=job))
     elif event == "train" and world.running:
-        # The work of this job from here on is not saved, or ends with its pods.
+        # The work of this job from here on is not saved, or ends with its pods, or its processes stay in changes.
         state = data.draw(st.sampled_from(world.running))
         states.remove(state)
         assert state.placement is not None
         in_pods: dict[str, Any] = {"lost_if_stopped": True, "bound_to": state.placement.nodes}
         lost: dict[str, Any] = {"unsaved_from": state.iterations_done}
-        states.append(replace(state, **data.draw(st.sampled_from([lost, in_pods]))))
+        kinds = [lost, in_pods]
+        if world.mechanism is Mechanism.IN_PLACE:
+            live = {"is_live": True}
+            kinds += [live, lost | live, in_pods | live]
+        states.append(replace(state, **data.draw(st.sampled_from(kinds))))
     elif event == "cluster":
         cluster = data.draw(clusters)
         states = [state for state in states if _types_agree(state, cluster)]

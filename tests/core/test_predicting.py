@@ -32,6 +32,8 @@ COSTS = Costs(
     checkpoint=5.0,
     process_termination=2.0,
     pod_termination=40.0,
+    live_shrink=0.5,
+    live_grow=2.0,
 )
 TWO_NODES = (Node.of("n1", 8), Node.of("n2", 8))
 
@@ -53,7 +55,7 @@ def job(*, types=(), mixed=False):
     )
 
 
-def state(*, gpus=0, speed=0.0, total=1000.0, adjusting=False):
+def state(*, gpus=0, speed=0.0, total=1000.0, adjusting=False, is_live=False):
     placement = Placement.of({NodeName("n1"): range(gpus)}) if gpus else None
     return JobState(
         job=job(),
@@ -62,6 +64,7 @@ def state(*, gpus=0, speed=0.0, total=1000.0, adjusting=False):
         speed=speed,
         iterations_total=total,
         adjusting=adjusting,
+        is_live=is_live,
     )
 
 
@@ -125,7 +128,7 @@ def test_in_place_change_restarts_the_process():
     change = 5.0 + 2.0 + (20.0 + 4 * 0.5)
     running = state(gpus=2, speed=1.7)
     predict = predictor()
-    assert predict.change_cost(running.job, Shape(4)) == pytest.approx(change)
+    assert predict.change_cost(running, Shape(4)) == pytest.approx(change)
     expected = change + 1000.0 / 2.4 + 5.0 + 2.0 + 40.0
     assert predict.remaining_after(running, Shape(4), now=0.0) == pytest.approx(expected)
 
@@ -135,7 +138,7 @@ def test_recreate_change_restarts_the_pod(moves):
     change = 5.0 + 2.0 + 40.0 + (100.0 + 4 * 1.0) + (20.0 + 4 * 0.5)
     running = state(gpus=2, speed=1.7)
     predict = predictor(mechanism=Mechanism.RECREATE)
-    assert predict.change_cost(running.job, Shape(4)) == pytest.approx(change)
+    assert predict.change_cost(running, Shape(4)) == pytest.approx(change)
     expected = change + 1000.0 / 2.4 + 5.0 + 2.0 + 40.0
     after = predict.remaining_after(running, Shape(4), now=0.0, moves=moves)
     assert after == pytest.approx(expected)
@@ -145,10 +148,48 @@ def test_in_place_move_trains_while_pods_start():
     running = state(gpus=2, speed=1.7)
     predict = predictor()
     lead, restart = 100.0 + 4 * 1.0, 5.0 + 2.0 + (20.0 + 4 * 0.5)
-    assert predict.change_cost(running.job, Shape(4)) == pytest.approx(restart)
+    assert predict.change_cost(running, Shape(4)) == pytest.approx(restart)
     expected = lead + restart + (1000.0 - 1.7 * lead) / 2.4 + 5.0 + 2.0 + 40.0
     after = predict.remaining_after(running, Shape(4), now=0.0, moves=True)
     assert after == pytest.approx(expected)
+
+
+def test_live_shrink_pauses_without_restart():
+    live, predict = state(gpus=4, speed=2.4, is_live=True), predictor()
+    assert predict.change_cost(live, Shape(2)) == 0.5
+    expected = 0.5 + 1000.0 / 1.7 + 5.0 + 2.0 + 40.0
+    assert predict.remaining_after(live, Shape(2), now=0.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("moves", "pods"), [(False, 0.0), (True, 100.0 + 4 * 1.0)])
+def test_live_growth_trains_while_newcomers_start(moves, pods):
+    live, predict = state(gpus=2, speed=1.7, is_live=True), predictor()
+    assert predict.change_cost(live, Shape(4)) == 2.0
+    lead = pods + (20.0 + 4 * 0.5)
+    expected = lead + 2.0 + (1000.0 - 1.7 * lead) / 2.4 + 5.0 + 2.0 + 40.0
+    after = predict.remaining_after(live, Shape(4), now=0.0, moves=moves)
+    assert after == pytest.approx(expected)
+
+
+def test_live_job_restarts_elsewhere():
+    live, other = (state(gpus=2, speed=1.7, is_live=is_live) for is_live in (True, False))
+    predict = predictor()
+    restart = 5.0 + 2.0 + (20.0 + 4 * 0.5)
+    assert predict.change_cost(live, Shape(4), stays=False) == pytest.approx(restart)
+    assert predict.change_cost(live, Shape(4, 1, "V100")) == pytest.approx(restart)
+    elsewhere = Placement.of({NodeName("n2"): range(2)})
+    assert predict.remaining_on(live, elsewhere, 0.0) == predict.remaining_on(other, elsewhere, 0.0)
+    beside = Placement.of({NodeName("n1"): range(1, 3)})
+    assert predict.remaining_on(live, beside, 0.0) < predict.remaining_on(other, beside, 0.0)
+
+
+def test_growth_takes_at_least_as_long_as_shrinking():
+    assert Costs(live_shrink=0.5).live_change(joins=True) == 0.5
+
+
+def test_live_change_under_way_has_its_pause_ahead():
+    grows = state(gpus=2, adjusting=True, is_live=True)
+    assert predictor().remaining(grows, now=0.0) == pytest.approx(2.0 + 1000.0 / 1.7 + 47.0)
 
 
 @given(

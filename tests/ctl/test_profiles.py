@@ -61,7 +61,7 @@ def test_all_types_are_listed(dljob, store):
         "GPUS": "1,4",
         "FASTEST": "17.5 it/s",
         "CURVE": "2 points",
-        "COSTS": "1 of 5",
+        "COSTS": "1 of 7",
     }
     assert (bert["TYPE"], bert["CURVE"], bert["COSTS"], bert["SEEN"]) == ("bert", "-", "-", "-")
     assert types(dljob("profiles", "list", "-o", "json")) == ["bert", "resnet/imagenet/256"]

@@ -223,10 +223,13 @@ OUTAGES = st.lists(
     outages=OUTAGES,
     costly=st.booleans(),
     seed=st.integers(0, 3),
+    live=st.sampled_from([set(), set(range(0, 99, 2)), set(range(99))]),
 )
-def test_work_is_conserved(policy, mechanism, jobs, outages, costly, seed):
+def test_work_is_conserved(policy, mechanism, jobs, outages, costly, seed, live):
     traced = tuple(
-        make_traced(f"j{i}", at=float(at), iterations=float(iterations), options=options)
+        make_traced(
+            f"j{i}", at=float(at), iterations=float(iterations), options=options, is_live=i in live
+        )
         for i, (at, iterations, options) in enumerate(sorted(jobs))
     )
     record = play(

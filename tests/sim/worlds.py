@@ -40,6 +40,8 @@ COSTS = Costs(
     checkpoint=3.0,
     process_termination=2.0,
     pod_termination=20.0,
+    live_shrink=0.5,
+    live_grow=2.0,
 )
 """A sum of these shows its parts: a restart in place takes 15, recreation 85."""
 
@@ -58,6 +60,7 @@ def make_traced(
     options: tuple[int, ...] = (1, 2, 4),
     requested: int | None = None,
     shared: bool = True,
+    is_live: bool = False,
 ) -> TracedJob:
     """A job that trains by an iteration a second for each GPU."""
     demand = GpuDemand(options=options, requested=requested or options[-1])
@@ -71,6 +74,7 @@ def make_traced(
             checkpoint=Checkpoint(shared=shared),
         ),
         iterations,
+        is_live=is_live,
     )
 
 
@@ -192,6 +196,9 @@ def times_of(record: Record, what: Happening, job: str) -> list[float]:
     return [e.time for e in record.log if e.what is what and e.job == job]
 
 
+ENDS = (Happening.HALTS, Happening.PAUSES, Happening.COMPLETED)
+
+
 def trained_by(record: Record) -> dict[str, float]:
     """Return the GPU-seconds that each job trained, from the log."""
     done: dict[str, float] = {}
@@ -199,7 +206,7 @@ def trained_by(record: Record) -> dict[str, float]:
     for entry in record.log:
         if entry.what is Happening.TRAINS:
             since[entry.job] = (entry.time, entry.gpus)
-        elif entry.what in (Happening.HALTS, Happening.COMPLETED) and entry.job in since:
+        elif entry.what in ENDS and entry.job in since:
             start, gpus = since.pop(entry.job)
             done[entry.job] = done.get(entry.job, 0.0) + (entry.time - start) * gpus
     return done

@@ -1,8 +1,9 @@
 """
-Jobs whose work nothing saves keep their GPUs: the law ``work-kept``, held for all policies alike.
+Jobs whose work nothing saves keep their GPUs, or some of them: the law ``work-kept``, held for all policies alike.
 
 Called by :func:`dljob.core.cycle.schedule`. The policy sees such a job with its present number of GPUs
-as the only option. If the answer leaves all of these jobs their GPUs, it counts, so the order of
+as the only option. One whose processes stay when its GPUs change (``is_live``) is seen with all its options,
+because it may shrink and grow as long as some of its processes go on. If the answer leaves all of these jobs their GPUs, it counts, so the order of
 the policy holds: jobs behind do not get the GPUs that the first job in the queue waits for. Only if
 the answer would cost a job its work, the policy decides once more and sees neither these jobs nor
 their GPUs. They give their GPUs up where a law demands it (they are suspended, their node is lost,
@@ -30,13 +31,15 @@ _TURN = Cause(CauseCode.ITS_TURN)
 
 
 def keeps(state: JobState) -> bool:
-    """Return whether a job with GPUs keeps just these, because a change would lose its work."""
-    return state.unsaved_from is not None and state.has_allowed_size
+    """Return whether a job with GPUs keeps just these, because any change would lose its work."""
+    may_change = state.is_live and not state.adjusting
+    return state.unsaved_from is not None and state.has_allowed_size and not may_change
 
 
 def remains(state: JobState) -> bool:
     """Return whether a job with GPUs is not stopped, because a stop would lose its work."""
-    return keeps(state) or (state.lost_if_stopped and state.has_allowed_size)
+    loses = state.unsaved_from is not None or state.lost_if_stopped
+    return loses and state.has_allowed_size
 
 
 def show_rigid(state: JobState) -> JobState:
@@ -52,8 +55,17 @@ def show_rigid(state: JobState) -> JobState:
 def find_lost(placed: Placed, kept: Iterable[JobState]) -> list[JobState]:
     """Which of the kept jobs would lose their work by this."""
     stopped = {state.id for state in placed.stopped}
-    touched = stopped.union(state.id for state in placed.changed)
-    return [state for state in kept if state.id in (touched if keeps(state) else stopped)]
+    changed = {state.id for state in placed.changed}
+    return [
+        state
+        for state in kept
+        if state.id in stopped
+        or (
+            state.id in changed
+            and state.unsaved_from is not None
+            and not state.keeps_work_on(placed.wanted[state.id].placement)
+        )
+    ]
 
 
 def find_urgent(

@@ -6,6 +6,7 @@ known, and the begin of the first one follows from the speed. A speed is taken o
 of an unchanged stretch, once the start has trained for as long as starts warm up: longer than any
 warm-up that was seen lately. If a start warms up for longer still, what it showed before is
 forgotten, and the time that the warm-up lost is a part of the cost of the start.
+After a live change a speed is measured anew, and no warm-up is expected. Its pause is a cost of its own.
 A trial of the checkpoint, in which many trainings stand still, is no part of a sample.
 The speed is the SideCar's own figure, because the SideCar times every step when it happens,
 while reports arrive late on a busy machine or network. Each cost is measured once for each change,
@@ -95,6 +96,17 @@ class Resumption(NamedTuple):
     """When the step was taken."""
 
 
+class LiveChange(NamedTuple):
+    """A change of GPUs through which processes of a job lived, as the SideCar of its first node reports it."""
+
+    generation: int
+    """The number by which SideCars know the members to which it has led."""
+    pause_seconds: float
+    """From the last step before to the first step after."""
+    joins: bool
+    """True if newcomers joined the processes that stayed."""
+
+
 class _Sample(NamedTuple):
     """The number of iterations done at one time."""
 
@@ -104,7 +116,7 @@ class _Sample(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """One start of a job's processes."""
+    """The time from a start of a job's processes, or from a live change, to the next of these."""
 
     generation: int
     ordered_at: float
@@ -126,6 +138,8 @@ class _Stretch:
     """The latest trial of its checkpoint after which it has gone on."""
     paused: float = 0.0
     """How long it has stood still in such trials."""
+    live: LiveChange | None = None
+    """The live change with which it began; ``None``: its processes started then."""
 
     def began_at(self, latest: _Sample) -> float | None:
         """Return when the first iteration began, once the speed is known."""
@@ -196,8 +210,16 @@ class SpeedSamples:
         """Forget a job that is over."""
         self._pupils.pop(job, None)
 
-    def hear(self, entry: Allocated, node: NodeName, state: State, now: float) -> Findings:
-        """Learn from a state of one of the job's SideCars."""
+    def hear(
+        self,
+        entry: Allocated,
+        node: NodeName,
+        state: State,
+        now: float,
+        *,
+        live: LiveChange | None = None,
+    ) -> Findings:
+        """Learn from a state of one of the job's SideCars; ``live`` is its latest live change."""
         pupil = self._pupils.setdefault(entry.job.id, _Pupil())
         observations = [*_costs(pupil, entry, state=state)]
         resumed = None
@@ -207,14 +229,21 @@ class SpeedSamples:
         stretch = None
         if is_first and state.held_generation == status.run_generation:
             observations += _accuracy(pupil, entry, state=state)
-            stretch = _stretch_of(pupil, state, now=now)
+            before = pupil.stretch
+            stretch = _stretch_of(pupil, state, now=now, live=live)
+            if stretch is not before and stretch.live is not None:
+                gpus = status.placement.gpus if status.placement is not None else 0
+                term = CostTerm.LIVE_GROW if stretch.live.joins else CostTerm.LIVE_SHRINK
+                observations.append(CostSeen(term, stretch.live.pause_seconds, gpus))
         if stretch is not None and state.phase is Phase.RUNNING:
-            is_news = stretch.first is None and not stretch.is_timed
+            is_news = stretch.first is None and (stretch.live is not None or not stretch.is_timed)
             observations += self._progress(stretch, entry, state=state, now=now)
             if is_news and stretch.first is not None:
                 # A start that is first heard of after a step seems to be later than the step.
                 lost, change = max(0.0, stretch.first.at - stretch.ordered_at), state.change
-                if change is not None and change.generation == state.held_generation:
+                if stretch.live is not None:
+                    lost = stretch.live.pause_seconds
+                elif change is not None and change.generation == state.held_generation:
                     lost += change.checkpoint_seconds + change.stop_seconds
                 resumed = Resumption(status.generation, lost, stretch.first.at)
         pupil.iteration = max(pupil.iteration, state.progress.iteration)
@@ -259,7 +288,8 @@ class SpeedSamples:
         stretch.sample, stretch.speed = latest, speed
         if is_first and was_warming_up:
             return  # Its speed may be that of the warm-up in part.
-        if trained >= max(self._warm_ups, default=USUAL_SAMPLES * self._sample_seconds):
+        warms_up = max(self._warm_ups, default=USUAL_SAMPLES * self._sample_seconds)
+        if stretch.live is not None or trained >= warms_up:
             replaces = stretch.told if was_warming_up else 0
             stretch.told = 1 if was_warming_up else stretch.told + 1
             yield SpeedSeen(placement.shape, speed, elapsed, now, replaces=replaces)
@@ -288,11 +318,20 @@ def sort_by_type(
     return {kind._replace(batch_size=batch): speeds, kind: others}
 
 
-def _stretch_of(pupil: _Pupil, state: State, *, now: float) -> _Stretch:
-    """Return the present start of the processes; create it at its first report."""
+def _stretch_of(pupil: _Pupil, state: State, *, now: float, live: LiveChange | None) -> _Stretch:
+    """Return the present start of the processes, or live change; create it at its first report."""
     known = pupil.stretch
     if known is not None and known.generation == state.held_generation:
         return known
+    if known is not None and live is not None and live.generation == state.held_generation:
+        pupil.stretch = _Stretch(
+            live.generation,
+            ordered_at=now - live.pause_seconds,
+            found_iteration=max(pupil.iteration, state.progress.iteration),
+            is_timed=True,
+            live=live,
+        )
+        return pupil.stretch
     has_started = state.phase is Phase.RUNNING
     took = state.change.start_seconds if has_started and state.change is not None else 0.0
     pupil.stretch = stretch = _Stretch(

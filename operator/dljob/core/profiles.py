@@ -47,7 +47,7 @@ class JobType(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """
-    The costs of starting and stopping, in seconds: every term of the SideCar paper, section III.C.
+    The costs of starting and stopping, in seconds: every term of the SideCar paper, section III.C, and of live changes.
 
     The parts "per GPU" exist because ranks, devices and communicators are set up one by one.
     """
@@ -66,6 +66,10 @@ class Costs:
     """From the saved checkpoint until the GPUs are released."""
     pod_termination: float = 0.0
     """From the end of the processes until the pod is gone."""
+    live_shrink: float = 0.0
+    """From the last step before a live change to fewer GPUs to the first step after it."""
+    live_grow: float = 0.0
+    """The same to more GPUs. Newcomers start while the others train, so their start is no part of it."""
 
     def pod_start(self, gpus: int) -> float:
         """From the decision to a pod whose SideCar is ready."""
@@ -97,6 +101,15 @@ class Costs:
     def process_restart(self, gpus: int) -> float:
         """Return the cost of a change when only the process is restarted, inside its pod."""
         return self.process_stop + self.process_start(gpus)
+
+    def live_change(self, *, joins: bool) -> float:
+        """
+        Return the pause of a change through which processes live; ``joins``: others join them.
+
+        A growth does all that a shrink does, and sends newcomers the state, so it takes at least as long.
+        That counts before the first growth of a job: the trial of live changes measures the rest.
+        """
+        return max(self.live_shrink, self.live_grow) if joins else self.live_shrink
 
     def faster(self, factor: float) -> "Costs":
         """Return the costs where everything is ``factor`` times as fast."""
@@ -158,7 +171,7 @@ class Profile:
 
 
 class CostTerm(StrEnum):
-    """The observable parts of a start or a stop: the fields of :class:`Costs` that are not
+    """The observable parts of a start, a stop or a live change: the fields of :class:`Costs` that are not
     rates."""
 
     POD_INITIALIZATION = "pod_initialization"
@@ -166,6 +179,8 @@ class CostTerm(StrEnum):
     CHECKPOINT = "checkpoint"
     PROCESS_TERMINATION = "process_termination"
     POD_TERMINATION = "pod_termination"
+    LIVE_SHRINK = "live_shrink"
+    LIVE_GROW = "live_grow"
 
 
 class SpeedSeen(NamedTuple):
@@ -187,7 +202,7 @@ class AccuracySeen(NamedTuple):
 
 
 class CostSeen(NamedTuple):
-    """An observed duration of a start or a stop."""
+    """An observed duration of a start, a stop or a live change."""
 
     term: CostTerm
     seconds: float

@@ -30,6 +30,7 @@ def list_premises(workload: Workload, setting: Setting, *, seeds: int = 1) -> tu
         *_describe_curves(jobs, setting.seed, seeds=seeds),
         *_describe_counts(workload),
         _describe_changes(workload, setting),
+        *_describe_live(workload, setting),
         *failures,
         _describe_knowledge(workload, setting),
     )
@@ -87,6 +88,17 @@ def _describe_changes(workload: Workload, setting: Setting) -> str:
         if setting.tries:
             saves += "; a checkpoint is tried at the first step, and not counted on if it is broken"
     return f"{saves}; a change {how} takes {change_s:,.4g} s and a start {start_s:,.4g} s{rest}"
+
+
+def _describe_live(workload: Workload, setting: Setting) -> Iterator[str]:
+    live = sum(traced.is_live for traced in workload.jobs)
+    if live and setting.mechanism is Mechanism.IN_PLACE:
+        costs = setting.costs
+        yield (
+            f"the processes of {_of(live, workload.jobs)} stay where a change leaves the job some of its GPUs: "
+            f"it pauses for {costs.live_shrink:.4g} s to have fewer and {costs.live_grow:.4g} s to have more, for "
+            "which newcomers start while it trains"
+        )
 
 
 def _describe_knowledge(workload: Workload, setting: Setting) -> str:

@@ -8,7 +8,7 @@ it plays; it can be sent to another process. :func:`build_setting`, :func:`read_
 
 import math
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,12 @@ from dljob.core.profiles import Costs, JobType, Profile
 from dljob.installed import load_scenario
 from dljob.sim.beliefs import Beliefs, believe
 from dljob.sim.clusters import Machines, build_counted, build_packed
-from dljob.sim.engine.controlling.costs import DEFAULT_COSTS, costs_of_change
+from dljob.sim.engine.controlling.costs import (
+    DEFAULT_COSTS,
+    LIVE_GROW_S,
+    LIVE_SHRINK_S,
+    costs_of_change,
+)
 from dljob.sim.engine.settings import Outage, Setting
 from dljob.sim.inputs import shipped
 from dljob.sim.inputs.tables import Table
@@ -79,6 +84,10 @@ class Scenario:
     """Which share of the jobs has no checkpoint, drawn by the seed."""
     broken_checkpoint: float = 0.0
     """Which share of them declares one that does not work."""
+    live_jobs: float = 0.0
+    """Which share of the jobs changes GPUs live, drawn by the seed, besides those of which the trace says so."""
+    live_cost_s: tuple[float, float] = (LIVE_SHRINK_S, LIVE_GROW_S)
+    """The pauses of a live change to fewer and to more GPUs, of jobs whose profile holds no measured ones."""
     trial_s: float = 0.0
     """How long the trial of a checkpoint takes from the first step of a job on."""
     limits: NamespaceLimits = field(default=NamespaceLimits(), hash=False)
@@ -124,7 +133,7 @@ def build_setting(scenario: Scenario) -> Setting:
     setting = Setting(
         nodes=nodes,
         mechanism=scenario.mechanism,
-        costs=usual if rules is None else rules.costs,
+        costs=_with_live(usual if rules is None else rules.costs, scenario),
         seed=scenario.seed,
         period_s=min(scenario.period_s, PERIOD_S) if scenario.known == NONE else scenario.period_s,
         outages=read_failures(outages, {n.name for n in nodes}) if outages else (),
@@ -196,6 +205,7 @@ def read_workload(scenario: Scenario, setting: Setting) -> Workload:
         workload = rules.adapt(workload, nodes=setting.nodes, rigid=rigid)
     none, broken = scenario.no_checkpoint, scenario.broken_checkpoint
     workload = draw_checkpoints(workload, none=none, broken=broken, seed=seed)
+    workload = _charge_live(draw_live(workload, scenario.live_jobs, seed=seed), scenario)
     part = Sample(window=scenario.window, load=scenario.load, seed=seed)
     beliefs = Beliefs(
         speed_error=scenario.speed_error,
@@ -235,6 +245,43 @@ def draw_checkpoints(workload: Workload, *, none: float, broken: float, seed: in
         if lot < none + broken:
             jobs[place] = with_checkpoint(traced, Kind.NONE if lot < none else Kind.BROKEN)
     return replace(workload, jobs=tuple(jobs))
+
+
+def draw_live(workload: Workload, share: float, *, seed: int) -> Workload:
+    """Let such a share of the jobs change their GPUs live, by lot."""
+    if not share:
+        return workload
+    jobs = (
+        # By the job's name, so that a part of a trace has the same live jobs as the whole.
+        replace(traced, is_live=True)
+        if random.Random(f"{seed}/live/{traced.job.id}").random() < share
+        else traced
+        for traced in workload.jobs
+    )
+    return replace(workload, jobs=tuple(jobs))
+
+
+def _charge_live(workload: Workload, scenario: Scenario) -> Workload:
+    """Give types with measured costs the usual pauses of live changes, if these were not measured."""
+    if not any(traced.is_live for traced in workload.jobs):
+        return workload
+
+    def charge(profiles: Mapping[JobType, Profile]) -> dict[JobType, Profile]:
+        return {
+            kind: profile
+            if profile.costs is None
+            else replace(profile, costs=_with_live(profile.costs, scenario))
+            for kind, profile in profiles.items()
+        }
+
+    return replace(workload, truths=charge(workload.truths), known=charge(workload.known))
+
+
+def _with_live(costs: Costs, scenario: Scenario) -> Costs:
+    if costs.live_shrink or costs.live_grow:
+        return costs
+    shrink_s, grow_s = scenario.live_cost_s
+    return replace(costs, live_shrink=shrink_s, live_grow=grow_s)
 
 
 def with_checkpoint(traced: TracedJob, kind: Kind) -> TracedJob:

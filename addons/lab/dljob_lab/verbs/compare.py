@@ -22,6 +22,7 @@ from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import INTERRUPTED, say
 from dljob.cli.verbs.studies.scenarios import (
     CLUSTER,
+    LIVE,
     OUTPUT,
     PART,
     PICTURES,
@@ -113,7 +114,7 @@ def _read_several(text: str, read: Callable[[str], float]) -> tuple[float, ...]:
     help="A policy, with options, or FILE.py:Class, as for `dljob simulate`; may be given several times.",
 )
 @click.option("--all-policies", is_flag=True, help="Every policy of `dljob policies`.")
-@takes(CLUSTER, SPEEDS, PART)
+@takes(CLUSTER, LIVE, SPEEDS, PART)
 @click.option(
     "--loads",
     type=_read_loads,

@@ -101,6 +101,17 @@ def read_seconds(text: str) -> float:
 
 
 @option_type
+def read_pauses(text: str) -> tuple[float, float]:
+    """Parse the pauses of a live change to fewer GPUs and to more."""
+    parts = [_to_number(part) for part in text.split(",")]
+    if len(parts) != 2 or not all(0.0 <= seconds <= LONGEST_S for seconds in parts):
+        raise ValueError(
+            f"{text!r} is not the seconds of a change to fewer GPUs and to more; write such as 0.05,0.35"
+        )
+    return parts[0], parts[1]
+
+
+@option_type
 def read_load(text: str) -> float:
     load = _to_number(text)
     if not LEAST_LOAD <= load <= MOST_LOAD:

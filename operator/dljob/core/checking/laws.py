@@ -29,7 +29,10 @@ class Law(StrEnum):
     NAMESPACE_LIMIT = "namespace-limit"
     """Where a namespace has more GPUs than it may, none of its jobs gets more."""
     WORK_KEPT = "work-kept"
-    """A job whose work no checkpoint saves keeps its GPUs, but for a law or a higher priority."""
+    """
+    A job whose work no checkpoint saves keeps its GPUs, but for a law or a higher priority. One whose processes stay
+    when its GPUs change keeps some of them.
+    """
     PURPOSE = "purpose"
     """Every step changes something and is the only one of its job; GPUs are taken for a job that gets them."""
 

@@ -289,7 +289,10 @@ def _find_lost_work(
     step: Reshape | Move | Stop, state: JobState, *, gainer: JobState | None
 ) -> Iterator[Breach]:
     """Find a breach: the step loses work for neither a law nor a higher priority."""
-    loses = state.unsaved_from is not None or (state.lost_if_stopped and isinstance(step, Stop))
+    if isinstance(step, Stop):
+        loses = state.unsaved_from is not None or state.lost_if_stopped
+    else:
+        loses = state.unsaved_from is not None and not state.keeps_work_on(step.new)
     if not loses or step.cause.code in DEMANDS:
         return
     if not state.has_allowed_size:

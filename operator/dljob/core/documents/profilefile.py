@@ -139,7 +139,7 @@ _ACCURACY: Final = Many(
 )
 
 _COSTS: Final = Record(
-    description="Its costs of starting and stopping, in seconds; left out: not measured.",
+    description="Its costs of starting, stopping and live changes, in seconds; left out: not measured.",
     into=Costs,
     fields={camel(each.name): _SECONDS for each in fields(Costs)},
 )

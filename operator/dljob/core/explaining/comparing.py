@@ -80,7 +80,7 @@ def _find_loss(snapshot: Snapshot, rival: JobState, *, to: JobState, gpus: int) 
         return inf
     # It stops, and goes on when the other job is done.
     shape = predictor.shape(to.least, predictor.best_type(to.job, to.least))
-    return predictor.completion(to, shape, now) + predictor.change_cost(rival.job, placement.shape)
+    return predictor.completion(to, shape, now) + predictor.restart_cost(rival.job, placement.gpus)
 
 
 # --- a job that makes room --------------------------------------------------------------------
@@ -97,9 +97,8 @@ def compare_ends(
     if other is not None and other.placement is None:
         saved = _find_wait(snapshot, other)
         gain += f", which starts {at_most(saved)} sooner" if isfinite(saved) else ""
-    moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, now)
-    after = predictor.remaining_after(state, step.new.shape, now=now, moves=moves)
+    after = predictor.remaining_on(state, step.new, now)
     if not before < after < inf or not _has_length(state):
         return gain
     return f"{gain}, and this job ends {at_most(after - before)} later"

@@ -16,7 +16,7 @@ from typing import assert_never
 from dljob.core.explaining.comparing import Worths, compare_ends, compare_with_running
 from dljob.core.explaining.needs import describe_supply, need_of, nodes_of, out_of_service
 from dljob.core.explaining.phrases import between, count_gpus, duration, enumerated, named_place
-from dljob.core.model import Cause, CauseCode, Job, JobId, JobState, Node, Snapshot
+from dljob.core.model import Cause, CauseCode, Job, JobId, JobState, Node, Placement, Snapshot
 from dljob.core.placement.amounts import Amounts, lacking, show
 from dljob.core.placement.largest import acceptable_types, largest_possible
 from dljob.core.placement.limits import namespace_of
@@ -25,7 +25,6 @@ from dljob.core.planning import Move, Reshape, Start, Step, Stop, Wait
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.predicting.spans import span_remaining
 from dljob.core.profiles import CostTerm
-from dljob_wire.messages import Shape
 
 UNSAID: Worths = {}
 
@@ -119,7 +118,12 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     if state.unsaved_from is not None and len(state.job.gpus.options) > 1:
         is_ending = state.remaining_at(now) <= 0.0
         why = "until it ends" if is_ending else "as long as no checkpoint saves its work"
-        told += f"; it keeps these GPUs {why}"
+        kept = (
+            "some of these GPUs, and may lose or get others live,"
+            if state.is_live
+            else "these GPUs"
+        )
+        told += f"; it keeps {kept} {why}"
     if not isfinite(total) or total <= 0.0:
         return f"{told}; it is not known yet how many iterations it needs"
     if state.iterations_done > total:
@@ -195,19 +199,22 @@ def _gain(snapshot: Snapshot, state: JobState, *, step: Reshape | Move) -> str:
     if step.cause.code not in (CauseCode.FASTER_WITH_MORE, CauseCode.FASTER_WITH_FEWER):
         return ""
     predictor = Predictor.of(snapshot)
-    moves = not set(step.new.nodes) <= set(step.old.nodes)
     before = predictor.remaining(state, snapshot.now)
-    after = predictor.remaining_after(state, step.new.shape, now=snapshot.now, moves=moves)
+    after = predictor.remaining_on(state, step.new, snapshot.now)
     is_known = isfinite(state.iterations_total) and predictor.is_measured(state)
     if not is_known or not after < before < inf:
         return ""
-    cost = _cost_of_change(predictor, state.job, shape=step.new.shape)
+    cost = _cost_of_change(predictor, state, new=step.new)
     return f", in {duration(after)} instead of {duration(before)}; {cost}"
 
 
-def _cost_of_change(predictor: Predictor, job: Job, *, shape: Shape) -> str:
+def _cost_of_change(predictor: Predictor, state: JobState, *, new: Placement) -> str:
     """Return how long the change takes. Unmeasured parts are named, not counted as short."""
-    seconds, untimed = predictor.change_cost(job, shape), _find_untimed(predictor, job)
+    if state.changes_live(new):
+        pause = predictor.change_cost(state, new.shape)
+        return f"its processes stay, and pause for {duration(pause)}"
+    seconds = predictor.restart_cost(state.job, new.gpus)
+    untimed = _find_untimed(predictor, state.job)
     if CostTerm.PROCESS_INITIALIZATION in untimed:
         return "how long the change takes has not been measured yet"
     if untimed:

@@ -58,6 +58,11 @@ class JobState:
     """True if it will keep the GPUs that it starts with, because nothing saves its work."""
     lost_if_stopped: bool = False
     """All its work ends with its pods: its GPUs may change there, but a stop loses everything."""
+    is_live: bool = False
+    """
+    Its processes stay when its GPUs change, as a trial has shown: those that lose their GPU leave, and others join.
+    Never true where a change recreates pods.
+    """
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)
@@ -95,6 +100,29 @@ class JobState:
         ):
             return False
         return not self.bound_to or set(placement.nodes) <= set(self.bound_to)
+
+    def changes_live(self, placement: Placement) -> bool:
+        """Return whether its processes live through a change to these GPUs: some stay where they are."""
+        held = self.placement
+        return (
+            self.is_live
+            and held is not None
+            and held.gpu_type == placement.gpu_type
+            and not set(held.refs()).isdisjoint(placement.refs())
+        )
+
+    def keeps_work_on(self, placement: Placement) -> bool:
+        """
+        Return whether a change to these GPUs surely loses no work of a job that no checkpoint saves.
+
+        Only to a part of its GPUs, or to more besides all of them: a job that exchanges some has to stop if it waits
+        for GPUs of a job that waits for its own. While a change is under way its processes are not yet where
+        ``placement`` says, so they might all have to leave.
+        """
+        if self.placement is None or self.adjusting or not self.changes_live(placement):
+            return False
+        held, given = set(self.placement.refs()), set(placement.refs())
+        return held <= given or given <= held
 
     def iterations_at(self, now: float) -> float:
         """How many iterations are done by ``now``."""

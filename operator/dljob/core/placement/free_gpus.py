@@ -274,7 +274,8 @@ def grow(
     Where a job that has GPUs would be if it grew to ``gpus`` of its type, or ``None``.
 
     On the nodes that it has, if they have room; else on one other node that takes it whole, if
-    its checkpoint can be read there; else spread over its own and the fewest other nodes.
+    its checkpoint can be read there; else spread over its own and the fewest other nodes. A job whose
+    processes stay goes to another node only where nothing else is possible, and never if it would lose its work.
     """
     nodes = dict(have)
     missing = gpus - sum(have.values())
@@ -287,10 +288,12 @@ def grow(
     if state.bound_to or "+" in gpu_type:
         return None
     whole = room.find_node(state, gpu_type, gpus)
-    if whole is not None:
+    if whole is not None and not state.is_live:
         return {whole: gpus}
     further = room.spread(state, missing, (gpu_type,), beside=nodes)
-    return {**nodes, **further} if further is not None else None
+    if further is not None:
+        return {**nodes, **further}
+    return {whole: gpus} if whole is not None and state.unsaved_from is None else None
 
 
 def spread(

@@ -251,6 +251,8 @@ class _Placer:
             grown = grow(self.room, state, have, held.gpu_type, share.gpus) if grows else None
             if grown is not None and _may_be_on(state, share, nodes=grown, cluster=self.cluster):
                 return grown
+            if state.is_live and state.unsaved_from is not None:
+                return None  # Elsewhere it would have to start again.
         fit = self.room.find(state, share.gpus, share.gpu_type)
         return fit.nodes if fit is not None else None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from dljob.core.model import Cluster, Job, JobState, Mechanism, Snapshot
+from dljob.core.model import Cluster, Job, JobState, Mechanism, Placement, Snapshot
 from dljob.core.predicting.conclusions import Kept
 from dljob.core.predicting.growths import usual_growth
 from dljob.core.predicting.relating import Atlas
@@ -218,25 +218,46 @@ class Predictor:
             return math.inf
         shape = state.placement.shape
         costs = self.costs_of(state.job)
-        # A change under way still has its process to start.
-        ahead = costs.process_start(shape.gpus) if state.adjusting else 0.0
+        ahead = 0.0
+        if state.adjusting:
+            # A change under way still has its process to start; in a live one the job trains meanwhile.
+            ahead = costs.live_grow if state.is_live else costs.process_start(shape.gpus)
         return ahead + self.training_time(state, shape, now=now) + costs.end
 
     def remaining_after(
-        self, state: JobState, shape: Shape, *, now: float, moves: bool = False
+        self,
+        state: JobState,
+        shape: Shape,
+        *,
+        now: float,
+        moves: bool = False,
+        stays: bool = True,
     ) -> float:
         """
         Until a job with GPUs is done and gone if it is changed to that shape now.
 
         ``moves`` says that it needs nodes on which it has no pod yet. In place it trains on where
         it is while these are made ready; the paper, whose pods cannot be, pays for a restart.
+        ``stays`` is false if it keeps none of its GPUs, so that its processes cannot stay either.
         """
         costs = self.costs_of(state.job)
         lead = costs.pod_start(shape.gpus) if moves and not self._recreates else 0.0
-        change = (
-            lead + self._change(costs, shape.gpus) + self._lost_time(state, shape, now=now + lead)
-        )
+        if stays and _is_live_to(state, shape):
+            joins = moves or _takes_more(state, shape)
+            # It trains on where it is while newcomers start.
+            lead += costs.process_start(shape.gpus) if joins else 0.0
+            change = lead + costs.live_change(joins=joins)
+        else:
+            lost = self._lost_time(state, shape, now=now + lead)
+            change = lead + self._restart(costs, shape.gpus) + lost
         return change + self.training_time(state, shape, now=now + lead) + costs.end
+
+    def remaining_on(self, state: JobState, placement: Placement, now: float) -> float:
+        """Until a job with GPUs is done and gone if it is changed to these GPUs now."""
+        held = state.placement
+        moves = held is None or not set(placement.nodes) <= set(held.nodes)
+        stays = state.changes_live(placement)
+        return self.remaining_after(state, placement.shape, now=now, moves=moves, stays=stays)
 
     def _lost_time(self, state: JobState, shape: Shape, *, now: float) -> float:
         """The time to repeat the work that a change now may lose; zero where a checkpoint has
@@ -247,14 +268,36 @@ class Predictor:
         speed = self._speed_of(state, shape)
         return lost / speed if speed > 0.0 else math.inf
 
-    def change_cost(self, job: Job, shape: Shape) -> float:
-        """The time for which a change to that shape keeps the job from training."""
-        return self._change(self.costs_of(job), shape.gpus)
+    def change_cost(self, state: JobState, shape: Shape, *, stays: bool = True) -> float:
+        """
+        The time for which a change to that shape keeps the job from training.
 
-    def _change(self, costs: Costs, gpus: int) -> float:
+        ``stays`` is false if it keeps none of its GPUs.
+        """
+        if stays and _is_live_to(state, shape):
+            return self.costs_of(state.job).live_change(joins=_takes_more(state, shape))
+        return self.restart_cost(state.job, shape.gpus)
+
+    def restart_cost(self, job: Job, gpus: int) -> float:
+        """The same if its processes end and start again, on ``gpus`` GPUs."""
+        return self._restart(self.costs_of(job), gpus)
+
+    def _restart(self, costs: Costs, gpus: int) -> float:
         if self._recreates:
             return costs.pod_restart(gpus)
         return costs.process_restart(gpus)
+
+
+def _is_live_to(state: JobState, shape: Shape) -> bool:
+    """Return whether the job's processes live through a change to that shape, if it keeps some of its GPUs."""
+    return (
+        state.is_live and state.placement is not None and state.placement.gpu_type == shape.gpu_type
+    )
+
+
+def _takes_more(state: JobState, shape: Shape) -> bool:
+    """Return whether others join its processes; with an equal number of GPUs some of them are others."""
+    return state.placement is not None and shape.gpus >= state.placement.shape.gpus
 
 
 def _fewest_nodes(cluster: Cluster, gpus: int, *, types: Sequence[str]) -> int:

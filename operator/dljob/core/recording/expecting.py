@@ -34,7 +34,7 @@ def _expect(
         pause = costs.pod_start(shape.gpus) + costs.process_start(shape.gpus)
     else:
         shape = step.new.shape
-        pause = predictor.change_cost(state.job, shape)
+        pause = predictor.change_cost(state, shape, stays=state.changes_live(step.new))
     estimate = predictor.estimate(state.job, shape)
     has_length = state.iterations_total > 0.0 and math.isfinite(remaining)
     is_known = has_length and predictor.is_measured(state)
@@ -52,8 +52,7 @@ def remaining_with(
     """Return the seconds until a job ends with the GPUs of a step."""
     if isinstance(step, Start):
         return predictor.completion(state, step.placement.shape, now)
-    moves = not set(step.new.nodes) <= set(step.old.nodes)
-    return predictor.remaining_after(state, step.new.shape, now=now, moves=moves)
+    return predictor.remaining_on(state, step.new, now)
 
 
 def _finite(number: float) -> float:

@@ -81,6 +81,12 @@ class Journal:
         if self._recorder is not None:
             self._recorder.note_saving(self._queue.now, run.state, seconds=seconds)
 
+    def note_pause(self, run: Run) -> None:
+        """Note that a job stands still for a live change."""
+        self.log(run, Happening.PAUSES)
+        if self._recorder is not None:
+            self._recorder.note_pause(self._queue.now, run.state)
+
     def note_gone(self, run: Run) -> None:
         if self._recorder is not None and not run.finished:
             self._recorder.note_gone(self._queue.now, run.state.id)

@@ -7,10 +7,11 @@ node fails. On a real cluster the same is judged by ``dljob.control.judging.chec
 
 from functools import partial
 
+from dljob.core.model import Mechanism
 from dljob.sim.engine.books import Books
 from dljob.sim.engine.controlling.rounds import Rounds
 from dljob.sim.engine.event_queue import EventQueue, Order
-from dljob.sim.engine.runs import Run
+from dljob.sim.engine.runs import Activity, Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.truth import Truth
 from dljob_wire.messages import Saving, Trial
@@ -46,7 +47,8 @@ class Checkpoints:
     def keeps_first(self, run: Run) -> bool:
         """Return whether decisions know that nothing saves its work, so that it keeps the GPUs it starts with."""
         is_known = not run.traced.declares or run.is_tried or run.has_lost_work
-        return self._setting.keeps_work and not run.traced.saves and is_known
+        is_live = run.traced.is_live and self._setting.mechanism is Mechanism.IN_PLACE
+        return self._setting.keeps_work and not run.traced.saves and is_known and not is_live
 
     def begin_trial(self, run: Run, *, first_step_s: float) -> float:
         """
@@ -107,13 +109,14 @@ class Checkpoints:
         """A node of it died while it trained: what it did since its last checkpoint is lost."""
         now = self._queue.now
         every = self._setting.checkpoint_every_s
-        unsaved_s = (now - run.training_since) % every if every > 0 else 0.0
+        unsaved_s = (now - run.processes_since) % every if every > 0 else 0.0
         done = run.state.iterations_at(now)
-        kept = max(run.safe_iterations, done - unsaved_s * run.state.speed)
+        # In the pause of a live change it has no speed.
+        speed = run.pace if run.activity is Activity.CHANGING else run.state.speed
+        kept = max(run.safe_iterations, done - unsaved_s * speed)
         if not run.traced.saves:
             kept = run.safe_iterations
         run.record.redone += done - kept
-        speed = run.state.speed
         run.record.lost_work_s += (done - kept) / speed if speed > 0.0 else 0.0
         run.wasted -= (done - kept) * (1.0 - run.worth)
         self._books.note(run, iterations_done=kept)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from dljob.core.measuring import FIRST_STEP_S, SpeedSamples
+from dljob.core.measuring import FIRST_STEP_S, LiveChange, SpeedSamples
 from dljob.core.model import Job, JobId, JobState, Placement
-from dljob.core.profiles import Costs, JobType, Profile, fold
+from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile, fold
 from dljob.core.queues import Queue
 from dljob.sim.engine.controlling.rounds import Rounds
 from dljob.sim.engine.event_queue import EventQueue, Order
@@ -96,13 +96,25 @@ class Learner:
         seen.moved_at = self._queue.now
         self._hear(run)
 
-    def training_starts(self, run: Run) -> None:
-        """Its first step begins; from now on it reports."""
+    def training_starts(self, run: Run, *, costs: Costs) -> None:
+        """Its first step begins; from now on it reports, and a trial shows whether it changes live."""
+        if run.state.is_live:
+            pause = CostSeen(CostTerm.LIVE_SHRINK, costs.live_shrink, run.training_on)
+            self._learn(run.traced.job.type, pause)
         if run.traced.course.is_mute:
             begins = self._seen[run.traced.job.id].started_at + FIRST_STEP_S
             self._queue.at(begins, Order.WAKE, event=self._rounds.ask)
             return
         self._report_later(run)
+
+    def training_goes_on(self, run: Run, *, pause_s: float, joins: bool) -> None:
+        """It trains again after a live change: how fast is measured anew."""
+        seen = self._seen[run.traced.job.id]
+        seen.window, seen.begun, seen.speed = SpeedWindow(), False, 0.0
+        seen.held, seen.generation, seen.moved_at = run.serving, run.stamp, self._queue.now
+        self._hear(run, live=LiveChange(run.stamp, pause_s, joins=joins))
+        if not run.traced.course.is_mute:
+            self._report_later(run)
 
     def process_gone(self, run: Run, *, costs: Costs, saved: bool) -> None:
         """Nothing of its processes is left: how long it took to end them is known."""
@@ -198,7 +210,12 @@ class Learner:
             self._report_later(run)
 
     def _hear(
-        self, run: Run, phase: Phase = Phase.RUNNING, *, change: Change | None = None
+        self,
+        run: Run,
+        phase: Phase = Phase.RUNNING,
+        *,
+        change: Change | None = None,
+        live: LiveChange | None = None,
     ) -> None:
         seen, now = self._seen[run.traced.job.id], self._queue.now
         held = seen.held
@@ -221,7 +238,7 @@ class Learner:
         )
         status = _Status(held, seen.generation, seen.generation, run.state.batch_size)
         entry = _Entry(run.traced.job, status)
-        findings = self._samples.hear(entry, held.nodes[0], state, now)
+        findings = self._samples.hear(entry, held.nodes[0], state, now, live=live)
         for observation in findings.observations:
             self._learn(run.traced.job.type, observation)
 

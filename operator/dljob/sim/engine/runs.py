@@ -20,6 +20,8 @@ class Activity(Enum):
     DOWN = "down"
     STARTING = "starting"
     TRAINING = "training"
+    CHANGING = "changing"
+    """Its processes stand still until a live change is done."""
     STOPPING = "stopping"
 
 
@@ -28,6 +30,18 @@ class Pod:
     """One of its pods. A pod that is not wanted any more is forgotten, and never becomes ready."""
 
     ready: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Newcomers:
+    """Processes that start beside those that train, and join them in a live change."""
+
+    target: Placement
+    """Where the run is to be with them."""
+    gpus: set[GpuRef]
+    """Those on which they start."""
+    are_called_off: bool = False
+    """True once the run shall be elsewhere: they end, and their GPUs are released."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +62,7 @@ class Run:
     """Its pods, by node."""
     granted: Placement | None = None
     """The GPUs that its pods were created with, which matters where pods cannot change theirs."""
+    newcomers: Newcomers | None = None
     stamp: int = 0
     """Raised whenever what its process does is overtaken; events of older stamps are void."""
     pending_since: float = 0.0
@@ -67,6 +82,9 @@ class Run:
     pace: float = 0.0
     """How fast it trained when it was stopped last, in iterations a second."""
     training_since: float = 0.0
+    """Since when it trains as it does."""
+    processes_since: float = 0.0
+    """When its processes began to train. Live changes leave them, so periodic checkpoints go on."""
     full_speed: float = 0.0
     """How fast its present start trains when it does not stand still."""
     is_saving: bool = False
@@ -125,7 +143,17 @@ class Run:
     @property
     def works(self) -> bool:
         """Return whether its process exists and has no command to stop."""
-        return self.activity in (Activity.TRAINING, Activity.STARTING)
+        return self.activity in (Activity.TRAINING, Activity.CHANGING, Activity.STARTING)
+
+    def dies_with(self, node: NodeName) -> bool:
+        """Return whether its process is on this node, or hangs for the newcomers that are."""
+        if not self.works or self.serving is None:
+            return False
+        nodes = set(self.serving.nodes)
+        newcomers = self.newcomers
+        if newcomers is not None and self.activity is Activity.CHANGING:
+            nodes.update(newcomers.target.nodes)
+        return node in nodes
 
     @property
     def pods_ready(self) -> bool:

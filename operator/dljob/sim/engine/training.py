@@ -10,11 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from dljob.core.model import Mechanism
 from dljob.sim.engine.books import Books
 from dljob.sim.engine.checkpoints import Checkpoints
 from dljob.sim.engine.controlling.rounds import Rounds
 from dljob.sim.engine.event_queue import RESOLUTION, EventQueue, Order
-from dljob.sim.engine.runs import Run
+from dljob.sim.engine.runs import Activity, Run
 from dljob.sim.engine.settings import Setting
 from dljob.sim.engine.truth import Forecasts, Truth
 from dljob.sim.errors import BadInput
@@ -47,6 +48,7 @@ class Training:
         self._queue = queue
         self._books = books
         self._growth = setting.growth
+        self._in_place = setting.mechanism is Mechanism.IN_PLACE
         self._checkpoints = checkpoints
         self._truth = truth
         self._forecasts = forecasts
@@ -62,7 +64,31 @@ class Training:
         self._queue.at(self._queue.now + delay, Order.CHANGE, event=act)
 
     def training_starts(self, run: Run) -> None:
-        """Count the run as training from now on, and foresee its end."""
+        """Its processes have started: count the run as training from now on, and foresee its end."""
+        run.processes_since = self._queue.now
+        self._train(run)
+        if self._learner is not None:
+            self._learner.training_starts(run, costs=self._truth.costs_of(run))
+
+    def training_pauses(self, run: Run) -> None:
+        """Count the run as standing still from now on; its processes stay, and go on after a live change."""
+        now = self._queue.now
+        self._count_no_more(run)
+        if self._learner is not None:
+            self._learner.observe(run)
+        if run.state.placement is not None:
+            run.idle_since = now
+        run.pace = run.full_speed
+        self._books.note(run, speed=0.0)
+        self._books.journal.note_pause(run)
+
+    def training_goes_on(self, run: Run, *, pause_s: float, joins: bool) -> None:
+        """Count the run as training again after a live change; ``joins`` says whether others joined its processes."""
+        self._train(run)
+        if self._learner is not None:
+            self._learner.training_goes_on(run, pause_s=pause_s, joins=joins)
+
+    def _train(self, run: Run) -> None:
         assert run.serving is not None
         now = self._queue.now
         job, shape = run.state.job, run.serving.shape
@@ -82,14 +108,17 @@ class Training:
         growth = self._growth
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
         course = run.traced.course
-        run.full_speed = speed * (course.warm_up_pace if course.warm_up_s > 0.0 else 1.0)
+        is_cold = run.processes_since + course.warm_up_s > now
+        run.full_speed = speed * (course.warm_up_pace if is_cold else 1.0)
         run.is_saving = False
         pause_s = self._checkpoints.begin_trial(run, first_step_s=1.0 / run.full_speed)
         self._books.note(
             run,
             job=job,
             speed=run.full_speed,
-            adjusting=False,
+            # A newer target may have come in the pause of a live change.
+            adjusting=run.target not in (None, run.serving),
+            is_live=run.traced.is_live and self._in_place,
             bound_to=bound,
             unsaved_from=run.safe_iterations if self._checkpoints.is_kept(run) else None,
             keeps_first=self._checkpoints.keeps_first(run),
@@ -105,21 +134,21 @@ class Training:
         self._rounds.ask()
         self._foresee(run)
         self._begin_course(run, speed=speed, pause_s=pause_s)
-        if self._learner is not None:
-            self._learner.training_starts(run)
 
     def _begin_course(self, run: Run, *, speed: float, pause_s: float) -> None:
         """Set when it is warm, when it stands still for ``pause_s``, and when it crashes."""
         now, stamp, course = self._queue.now, run.stamp, run.traced.course
-        if course.warm_up_s > 0.0:
+        began = run.processes_since
+        if began + course.warm_up_s > now:
             event = partial(self._be_warm, run, stamp, speed=speed)
-            self._queue.at(now + course.warm_up_s, Order.CHANGE, event=event)
+            self._queue.at(began + course.warm_up_s, Order.CHANGE, event=event)
         if pause_s > 0.0:
             event = partial(self._stand_still, run, stamp, seconds=pause_s)
             self._queue.at(now + 1.0 / run.full_speed, Order.CHANGE, event=event)
         if course.crashes_after_s < math.inf:
             event = partial(self._ends.crash, run, stamp)
-            self._queue.at(now + course.crashes_after_s, Order.FAILURE, event=event)
+            crashes_at = max(now, began + course.crashes_after_s)
+            self._queue.at(crashes_at, Order.FAILURE, event=event)
 
     def _be_warm(self, run: Run, stamp: int, *, speed: float) -> None:
         """From now on it trains at its true speed."""
@@ -187,23 +216,27 @@ class Training:
             self._foresee(run)
 
     def training_halts(self, run: Run, *, saves: bool) -> None:
-        """Count the run as not training from now on."""
-        now = self._queue.now
-        self._books.journal.record.efficiency.add(-run.efficiency, now)
-        self._books.journal.record.training.add(-run.training_on, now)
+        """Count the run as not training from now on, because its processes end."""
+        if run.activity is Activity.TRAINING:
+            self._count_no_more(run)
         if run.finished:
             return
         if self._learner is not None:
             self._learner.observe(run)
-        if run.state.placement is not None:
-            run.idle_since = now
+        if run.state.placement is not None and run.idle_since is None:
+            run.idle_since = self._queue.now
         run.pace, run.has_saved = run.full_speed, saves
-        self._books.note(run, speed=0.0, unsaved_from=None)
+        self._books.note(run, speed=0.0, unsaved_from=None, is_live=False)
         if saves:
             self._checkpoints.save(run)
         self._books.journal.log(run, Happening.HALTS)
         seconds = self._truth.costs_of(run).checkpoint if saves and run.traced.saves else None
         self._books.journal.note_saving(run, seconds=seconds)
+
+    def _count_no_more(self, run: Run) -> None:
+        now = self._queue.now
+        self._books.journal.record.efficiency.add(-run.efficiency, now)
+        self._books.journal.record.training.add(-run.training_on, now)
 
     def process_gone(self, run: Run) -> None:
         self._books.journal.note_gone(run)

@@ -12,7 +12,7 @@ from functools import partial
 
 from dljob.core import cycle
 from dljob.core.contract import Policy
-from dljob.core.model import Cluster, JobState, NodeName, Snapshot
+from dljob.core.model import Cluster, JobState, Mechanism, NodeName, Snapshot
 from dljob.core.placement import largest
 from dljob.core.planning import Move, Plan, Reshape, Start, Stop
 from dljob.core.primitives.backoff import wait_after
@@ -92,7 +92,7 @@ class Steps:
     def _change(self, run: Run, step: Reshape | Move) -> None:
         self._note_change(run, step)
         batch_size = step.batch_size or run.state.batch_size
-        # The GPUs may be the same, and yet a process has to restart to learn its new batch.
+        # The GPUs may be the same, and yet a process has to stop or pause to learn its new batch.
         restarts = run.serves(step.new) and batch_size != run.batch_size
         self._books.note(
             run,
@@ -175,8 +175,8 @@ class Nodes:
 
     def _break_down(self, run: Run, node: NodeName) -> bool:
         """Take a dead node from the run; return whether its process dies with it."""
-        dies = run.works and run.serving is not None and node in run.serving.nodes
-        if dies and run.activity is Activity.TRAINING:
+        dies = run.dies_with(node)
+        if dies and run.activity is not Activity.STARTING:
             self._checkpoints.fall_back(run)
             self._training.training_halts(run, saves=False)
         self._coordinator.lose_node(run, node)
@@ -415,6 +415,8 @@ def _make_run(
         order=order,
         observed_at=now,
         iterations_total=forecasts.at_first(traced),
-        keeps_first=setting.keeps_work and not traced.declares,
+        keeps_first=setting.keeps_work
+        and not traced.declares
+        and not (traced.is_live and setting.mechanism is Mechanism.IN_PLACE),
     )
     return Run(traced=traced, record=record, state=state)

@@ -45,6 +45,8 @@ class Request:
     batch_size: int = 0
     checkpoint: Saves = Saves.GOOD
     """The kind of its checkpoint, if its file has that column."""
+    is_live: bool = False
+    """True if its processes stay when its GPUs change, if its file has that column."""
     guaranteed: bool = False
     """True if it must never be slower than on the GPUs that it asks for."""
     adaptation: str = ""
@@ -83,8 +85,8 @@ FIELDS: Mapping[str, Callable[[Row, str], Any]] = {
     "adaptation": Row.name,
 }
 
-CHECKPOINT = "checkpoint"
-"""A column that any trace may have."""
+CHECKPOINT, LIVE = "checkpoint", "live"
+"""Columns that any trace may have."""
 
 _PLAIN = {
     "id": "job_id",
@@ -135,11 +137,12 @@ def read_trace(path: Path) -> Trace:
     """Read a CSV file, plain or gzipped."""
     lines = read_lines(path)
     format_ = recognise(path, lines[0]) if lines else FORMATS[0]
-    table = Table.of(path, lines, required=format_.names, optional=(CHECKPOINT,))
+    table = Table.of(path, lines, required=format_.names, optional=(CHECKPOINT, LIVE))
     requests: dict[str, Request] = {}
     for row in table:
         values = {field: FIELDS[field](row, name) for field, name in format_.columns.items()}
-        request = Request(row=row, checkpoint=_read_checkpoint(row), **values)
+        is_live = bool(row.text(LIVE)) and row.flag(LIVE)
+        request = Request(row=row, checkpoint=_read_checkpoint(row), is_live=is_live, **values)
         twin = requests.setdefault(request.id, request)
         if twin is not request:
             raise row.error(

@@ -76,6 +76,8 @@ class TracedJob:
     """True if that type was drawn by lot."""
     course: Course = Course()
     """Its warm-ups, crashes and silence."""
+    is_live: bool = False
+    """True if its processes stay when its GPUs change in place, as a trial at its first step shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ def _make_job(request: Request, scaling: Scaling) -> TracedJob:
         is_drawn=scaling.is_drawn,
         saves=request.checkpoint is Kind.GOOD,
         declares=request.checkpoint is not Kind.NONE,
+        is_live=request.is_live,
     )
 
 

@@ -39,6 +39,8 @@ class _Course:
     """Where among the lines its latest decision is, until it is known what that has cost."""
     halted_at: float | None = None
     """Since when it does not train because of a change."""
+    paused_for: int | None = None
+    """Where among the lines the decision is whose live change has made it stand still."""
     lost_seconds: float = 0.0
     """How long the iterations took that it has repeated."""
 
@@ -134,6 +136,12 @@ class Recorder:
             self._note_stage(state.id, at + seconds, stage=Stage.SAVED)
         self.note_progress(at, state)
 
+    def note_pause(self, at: float, state: JobState) -> None:
+        """Note that the job stands still for a live change: it neither saves nor stops."""
+        course = self._courses[state.id]
+        course.halted_at, course.paused_for = at, course.decided_at
+        self.note_progress(at, state)
+
     def note_gone(self, at: float, job: JobId) -> None:
         self._note_stage(job, at, stage=Stage.STOPPED)
 
@@ -146,14 +154,16 @@ class Recorder:
         self._note_stage(state.id, at, stage=Stage.FIRST_STEP)
         course.lost_seconds = lost_seconds
         self.note_progress(at, state)
-        if course.decided_at is not None:
+        place = course.decided_at if course.paused_for is None else course.paused_for
+        if place is not None:
             # The outcome is added to the decision, as a live system does in its history.
-            decided = self.lines[course.decided_at]
+            decided = self.lines[place]
             assert isinstance(decided, Decided)
             since = course.halted_at if course.halted_at is not None else decided.at
-            self.lines[course.decided_at] = replace(decided, cost_seconds=at - since)
-            course.decided_at = None
-        course.halted_at = None
+            self.lines[place] = replace(decided, cost_seconds=at - since)
+            if place == course.decided_at:
+                course.decided_at = None
+        course.halted_at = course.paused_for = None
 
     def note_progress(self, at: float, state: JobState) -> None:
         total = state.iterations_total

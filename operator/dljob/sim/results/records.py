@@ -30,6 +30,8 @@ class Happening(StrEnum):
     """A decision gives it as many GPUs elsewhere."""
     HALTS = "halts"
     """Its training process stops for a change."""
+    PAUSES = "pauses"
+    """Its training processes stand still for a live change."""
     STOPPED = "stopped"
     """A decision took all its GPUs."""
     LOST = "lost"

@@ -206,7 +206,7 @@ def _find_restart_factor(view: View, claim: Claim, *, old: Rounds) -> float:
     if state.placement is None:
         return 1.0
     age = view.now - state.job.submitted_at
-    cost = view.predictor.change_cost(state.job, state.placement.shape)
+    cost = view.predictor.change_cost(state, state.placement.shape)
     if age <= 0.0 or age < cost:
         return 1.0
     return max(0.0, age - old.restarts.get(state.id, 0) * cost) / (age + cost)

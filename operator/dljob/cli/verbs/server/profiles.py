@@ -22,7 +22,7 @@ from dljob.client.backend import BackendError, NotThere
 from dljob.client.local.local_backend import LocalBackend
 from dljob.core.documents import profilefile
 from dljob.core.model import Mechanism
-from dljob.core.profiles import Profile
+from dljob.core.profiles import CostTerm, Profile
 from dljob.local.folders import Folders, default_root
 from dljob.sim.inputs import shipped, yamlfiles
 from dljob.store import importing
@@ -134,7 +134,9 @@ def _row(profile: Profile) -> tuple[str, ...]:
         ",".join(map(str, told["gpus"])) or texts.NOTHING,
         texts.speed(fastest) if fastest is not None else texts.NOTHING,
         f"{told['curvePoints']} points" if told["curvePoints"] else texts.NOTHING,
-        f"{len(told['costsMeasured'])} of 5" if told["costsMeasured"] else texts.NOTHING,
+        f"{len(told['costsMeasured'])} of {len(CostTerm)}"
+        if told["costsMeasured"]
+        else texts.NOTHING,
         texts.age(seen),
     )
 

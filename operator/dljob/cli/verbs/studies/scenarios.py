@@ -18,7 +18,7 @@ from dljob.cli.output import printing
 from dljob.core.model import Mechanism
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.sim.clusters import fill_nodes
-from dljob.sim.engine.controlling.costs import DEFAULT_COSTS
+from dljob.sim.engine.controlling.costs import DEFAULT_COSTS, LIVE_GROW_S, LIVE_SHRINK_S
 from dljob.sim.results.looks import FORMATS, LOOKS, USUAL
 from dljob.sim.scenarios import (
     LAB_WORLDS,
@@ -78,6 +78,8 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
         failures=failures,
         no_checkpoint=given.pop("no_checkpoint", 0.0),
         broken_checkpoint=given.pop("broken_checkpoint", 0.0),
+        live_jobs=given.pop("live_jobs", 0.0),
+        live_cost_s=given.pop("live_cost", (LIVE_SHRINK_S, LIVE_GROW_S)),
         trial_s=given.pop("trial", 0.0),
         limits=limits,
         rigid=given.pop("rigid"),
@@ -136,6 +138,26 @@ CLUSTER: Options = (
     ),
 )
 """The cluster, and how its GPUs change hands."""
+
+LIVE: Options = (
+    click.option(
+        "--live-jobs",
+        type=click.FloatRange(0.0, 1.0),
+        default=0.0,
+        metavar="SHARE",
+        help="Let such a share of the jobs, drawn by --seed, change their GPUs live where some of them stay: their "
+        "processes go on, and newcomers start beside them. A column live of TRACE (0 or 1) says it of single jobs.",
+    ),
+    click.option(
+        "--live-cost",
+        type=arguments.read_pauses,
+        default=f"{LIVE_SHRINK_S:g},{LIVE_GROW_S:g}",
+        show_default=True,
+        metavar="SHRINK,GROW",
+        help="The pauses of a live change to fewer GPUs and to more, in seconds.",
+    ),
+)
+"""Jobs whose processes stay when their GPUs change."""
 
 SPEEDS: Options = (
     click.option(

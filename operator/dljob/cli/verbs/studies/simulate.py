@@ -23,6 +23,7 @@ from dljob.cli.verbs.studies.scenarios import (
     CASE,
     CLUSTER,
     KNOWLEDGE,
+    LIVE,
     OUTPUT,
     PART,
     PICTURES,
@@ -51,7 +52,7 @@ from dljob.sim.scenarios import Scenario, build_setting, charge_trials, read_wor
     "Options follow the name: tiresias:thresholds=3250,7200. See `dljob policies`. FILE.py:Class is a "
     "policy of your own; see docs/policies.md.",
 )
-@takes(CLUSTER, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
+@takes(CLUSTER, LIVE, SPEEDS, CASE, PART, KNOWLEDGE, TROUBLE)
 @takes(OUTPUT)
 @click.option(
     "--jobs-out",

@@ -49,7 +49,7 @@ class Holding:
         """Reason for the change; ``None`` if the job does not change."""
         self.predictor: Predictor = view.predictor
         self.then = view.now
-        self._times: dict[tuple[Shape, bool], float] = {}
+        self._times: dict[tuple[Shape, bool, bool], float] = {}
         self._left: float | None = None
 
     @property
@@ -68,22 +68,29 @@ class Holding:
         """Return the same with these GPUs on these nodes, the cost of the change included."""
         placement = self.state.placement
         moves = placement is not None and not nodes.keys() <= set(placement.nodes)
-        return self.remaining_with(Shape(sum(nodes.values()), len(nodes), gpu_type), moves=moves)
+        stays = not moves or (
+            placement is not None and not nodes.keys().isdisjoint(placement.nodes)
+        )
+        shape = Shape(sum(nodes.values()), len(nodes), gpu_type)
+        return self.remaining_with(shape, moves=moves, stays=stays)
 
-    def remaining_with(self, shape: Shape, *, moves: bool = False) -> float:
-        """Return the same in another shape, on nodes that it has or, if it ``moves``, on others."""
-        known = self._times.get((shape, moves))
+    def remaining_with(self, shape: Shape, *, moves: bool = False, stays: bool = True) -> float:
+        """Return the same in another shape, on nodes that it has or, if it ``moves``, on others, with or without its own."""
+        known = self._times.get((shape, moves, stays))
         if known is None:
-            known = self._times[shape, moves] = self._predict(shape, moves=moves)
+            known = self._predict(shape, moves=moves, stays=stays)
+            self._times[shape, moves, stays] = known
         return known
 
-    def _predict(self, shape: Shape, *, moves: bool) -> float:
+    def _predict(self, shape: Shape, *, moves: bool, stays: bool) -> float:
         placement = self.state.placement
         if placement is None:
             return self.predictor.completion(self.state, shape, self.then)
         if placement.shape == shape and not moves:
             return self.predictor.remaining(self.state, self.then)
-        return self.predictor.remaining_after(self.state, shape, now=self.then, moves=moves)
+        return self.predictor.remaining_after(
+            self.state, shape, now=self.then, moves=moves, stays=stays
+        )
 
     def share(self, unchanged: Cause) -> Share:
         """The policy's answer for this job."""

@@ -57,6 +57,7 @@ class Bid:
         "most",
         "part",
         "price",
+        "restart_costs",
         "state",
         "usable",
         "weight",
@@ -91,6 +92,9 @@ class Bid:
         self.is_guessed = not all(curve.is_measured for curve in curves)
         """True if no speed of it is known: its curves are in seconds on one GPU, as if it did one iteration in each."""
         self.change_costs: Mapping[int, float] = {}
+        """The cost of a change to each number of GPUs in which the job keeps some of those that it has."""
+        self.restart_costs: Mapping[int, float] = {}
+        """The same where it keeps none, so that its processes cannot stay."""
         self.listed: tuple[tuple[int, int, float], ...] = ()
         """The options that :func:`.choosing.list_options` has listed of it."""
         self.listed_on: Curve | None = None
@@ -129,6 +133,7 @@ class Bid:
         """Let a job that runs be on another type, at the price that it has where it may choose."""
         self.curve = self.curve_on(gpu_type) or self.curve
         self.price = self.cheapest
+        self.change_costs = self.restart_costs
 
     def worth(self, speed: float, *, cost: float, horizon: float) -> float:
         """
@@ -152,6 +157,13 @@ class Bid:
         # The user may have removed the job's present number of GPUs from its options.
         cost = self.change_costs.get(gpus)
         return self.part * (self.change_costs[self.state.least] if cost is None else cost)
+
+    def restart_cost_of(self, gpus: int) -> float:
+        """The same if the job keeps none of its GPUs."""
+        if self.part == 0.0:
+            return 0.0
+        cost = self.restart_costs.get(gpus)
+        return self.part * (self.restart_costs[self.state.least] if cost is None else cost)
 
 
 def _find_part(state: JobState) -> float:
@@ -204,7 +216,7 @@ class Bidders:
             if curves:
                 bid = Bid(state, curves)
                 terms.settle_left(bid, left)
-                bid.change_costs = terms.costs_of(state.job)
+                bid.change_costs = bid.restart_costs = terms.costs_of(state.job)
                 bids.append(bid)
         return bids
 
@@ -232,6 +244,7 @@ class _Terms:
         self._experience = experience
         # Costs depend on more than profiles and cluster, and take few distinct values.
         self._costs: dict[tuple[JobType, tuple[int, ...]], dict[int, float]] = {}
+        self._live_costs: dict[tuple[JobType, tuple[int, ...], int], dict[int, float]] = {}
 
     def settle_left(self, bid: Bid, left: float) -> None:
         """Return the remaining work: known, or estimated from the lengths of earlier jobs."""
@@ -269,9 +282,19 @@ class _Terms:
         key = (job.type, job.gpus.options)
         costs = self._costs.get(key)
         if costs is None:
+            find = self.view.predictor.restart_cost
+            costs = self._costs[key] = {gpus: find(job, gpus) for gpus in job.gpus.options}
+        return costs
+
+    def live_costs_of(self, state: JobState, held: Shape) -> Mapping[int, float]:
+        """Return the costs of changes through which the processes of a job with these GPUs live."""
+        key = (state.job.type, state.job.gpus.options, held.gpus)
+        costs = self._live_costs.get(key)
+        if costs is None:
             find = self.view.predictor.change_cost
-            costs = {gpus: find(job, Shape(gpus, 1, "")) for gpus in job.gpus.options}
-            self._costs[key] = costs
+            options = state.job.gpus.options
+            costs = {gpus: find(state, held._replace(gpus=gpus)) for gpus in options}
+            self._live_costs[key] = costs
         return costs
 
 
@@ -286,7 +309,9 @@ def _bid_running(state: JobState, curves: tuple[Curve, ...], *, terms: _Terms) -
     bid.curve = own
     if not view.cluster.flawless:
         bid.usable = sum(count_usable(placement, view.cluster).values())
-    bid.change_costs = terms.costs_of(state.job)
+    bid.change_costs = bid.restart_costs = terms.costs_of(state.job)
+    if state.is_live:
+        bid.change_costs = terms.live_costs_of(state, placement.shape)
     return bid
 
 

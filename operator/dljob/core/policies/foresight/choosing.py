@@ -167,7 +167,7 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
     nothing = 0.0
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
-        lost = price * curve.speeds.get(held, 0.0) * bid.cost_of(bid.state.least)
+        lost = price * curve.speeds.get(held, 0.0) * bid.restart_cost_of(bid.state.least)
         nothing = -lost / min(horizon, bid.horizon)
     yield 0, 0, nothing
     is_listed = False
@@ -252,7 +252,7 @@ def _make_visit(bid: Bid, options: Sequence[Point], *, stays: int, horizon: floa
     discount = bid.cheapest / bid.price if bid.price > 0.0 else 0.0
     better: list[Option] = []
     for gpus, speed in options:
-        gain = bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon) - now
+        gain = bid.worth(speed, cost=bid.restart_cost_of(gpus), horizon=horizon) - now
         if gain > 0:
             better.append((gpus, gpus, discount * gain))
     return Item(bid, tuple(better))

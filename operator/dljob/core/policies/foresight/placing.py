@@ -147,8 +147,12 @@ class Arranging:
         if speed <= 0.0:
             speed = curve.speeds.get(gpus, 0.0)
         held = bid.state.placement
-        stays = held is not None and count_nodes(held) == nodes
-        cost = 0.0 if stays else bid.cost_of(gpus)
+        if held is not None and count_nodes(held) == nodes:
+            cost = 0.0
+        elif held is None or nodes.keys().isdisjoint(held.nodes):
+            cost = bid.restart_cost_of(gpus)
+        else:
+            cost = bid.cost_of(gpus)
         return bid.worth(speed, cost=cost, horizon=self._horizon)
 
     def _worth_now(self, bid: Bid) -> float:

@@ -92,7 +92,7 @@ def fix_sizes(
         return False
     supply = dict(capacities)
     for bid in bids:
-        if bid.held and bid.state.unsaved_from is not None:
+        if bid.held and bid.state.unsaved_from is not None and not bid.state.is_live:
             supply[bid.curve.gpu_type] -= bid.usable
     for bid in waiting:
         bid.curves = tuple(

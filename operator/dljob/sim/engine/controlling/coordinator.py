@@ -13,6 +13,10 @@ ready do the victims checkpoint and stop their processes, keep their pods, and s
 what is left to them. A job that grows goes on training until its new GPUs are free and pods on
 new nodes are ready.
 
+A job whose processes stay (``JobState.is_live``) changes in place without a restart, as long as it keeps some of its
+GPUs. It gives GPUs up after a pause. For more, newcomers start on them while it trains on; then all of it pauses until
+they have joined. A newer target calls newcomers off; a pause that has begun is carried to its end.
+
 ``recreate``. A change ends the job's pods and creates new ones, and new pods are created only when
 all their GPUs are free, because a device plugin grants devices at the start of a container.
 """
@@ -21,7 +25,7 @@ from collections.abc import Callable
 
 from dljob.core.model import GpuRef, Mechanism, NodeName, Placement
 from dljob.core.profiles import Costs
-from dljob.sim.engine.runs import Activity, Pod, Run
+from dljob.sim.engine.runs import Activity, Newcomers, Pod, Run
 from dljob.sim.engine.training import Training
 
 
@@ -57,15 +61,19 @@ class Coordinator:
         run.target = target
         if self._in_place:
             # Pods that were created in advance for a change that is called off go.
-            places = [place for place in (target, run.serving) if place is not None]
+            joined = run.newcomers.target if run.newcomers is not None else None
+            places = [place for place in (target, run.serving, joined) if place is not None]
             wanted = {node for place in places for node in place.nodes}
             run.pods = {node: pod for node, pod in run.pods.items() if node in wanted}
         if target is not None:
             self._claims.update(dict.fromkeys(target.refs(), run))
 
     def restart(self, run: Run) -> None:
-        """Let a run that trains where it shall be stop and start again there, with another batch."""
-        self._stop(run, saves=True)
+        """Let a run that trains where it shall be go on there with another batch: its processes stay, or start again."""
+        if run.state.is_live:
+            self._pause(run, self._costs_of(run).live_change(joins=False))
+        else:
+            self._stop(run, saves=True)
 
     def settle(self) -> None:
         """Move all runs that the new targets concern."""
@@ -86,9 +94,13 @@ class Coordinator:
     def advance(self, run: Run) -> None:
         """Let the run take the next step towards its target, if there is one to take now."""
         if run.activity is Activity.TRAINING:
-            if run.target != run.serving:
+            if run.newcomers is not None and run.newcomers.target != run.target:
+                self._call_off(run, run.newcomers)
+            elif run.target != run.serving:
                 self._prepare_pods(run)
-                if self._may_stop(run):
+                if _may_change_live(run):
+                    self._change_live(run)
+                elif self._may_stop(run):
                     self._stop(run, saves=True)
         elif run.activity is Activity.STARTING:
             if run.target != run.serving:
@@ -132,8 +144,9 @@ class Coordinator:
         self._end_process(run, delay if self._in_place else delay + costs.pod_termination)
 
     def _end_process(self, run: Run, delay: float) -> None:
-        """Let the run's process be gone after ``delay``, in any state."""
+        """Let the run's process be gone after ``delay``, in any state, and newcomers with it."""
         run.activity = Activity.STOPPING
+        run.newcomers = None
         run.stamp += 1
         stamp = run.stamp
         if not self._in_place:
@@ -148,6 +161,73 @@ class Coordinator:
 
         self._training.later(delay, be_gone)
 
+    # Live changes.
+
+    def _change_live(self, run: Run) -> None:
+        """Take the next step of a change through which the run's processes live."""
+        assert run.target is not None
+        if run.newcomers is not None:
+            return  # They start.
+        target = set(run.target.refs())
+        gains = target - run.holds
+        if not gains:
+            if self._may_stop(run):
+                self._pause(run, self._costs_of(run).live_change(joins=False))
+        elif any(ref in self._holders for ref in gains):
+            # Others may wait for the GPUs that it gives up, and it for theirs: only a stop frees these at once.
+            if not run.holds <= target and self._may_stop(run):
+                self._stop(run, saves=True)
+        elif run.pods_ready:
+            self._start_newcomers(run, gains)
+
+    def _start_newcomers(self, run: Run, gains: set[GpuRef]) -> None:
+        assert run.target is not None
+        self._take(run, gains)
+        newcomers = run.newcomers = Newcomers(run.target, gains)
+        costs = self._costs_of(run)
+
+        def join() -> None:
+            if run.newcomers is newcomers and not newcomers.are_called_off:
+                self._pause(run, costs.live_change(joins=True))
+
+        self._training.later(costs.process_start(run.target.gpus), join)
+
+    def _call_off(self, run: Run, newcomers: Newcomers) -> None:
+        """End the newcomers of a change that is overtaken; only then the run takes its next step."""
+        if newcomers.are_called_off:
+            return
+        newcomers.are_called_off = True
+
+        def be_gone() -> None:
+            if run.newcomers is newcomers:
+                run.newcomers = None
+                self._release(run, newcomers.gpus & run.holds)
+                self.advance(run)
+
+        self._training.later(self._costs_of(run).process_termination, be_gone)
+
+    def _pause(self, run: Run, seconds: float) -> None:
+        """Let all processes of the run stand still, and those of its target go on."""
+        assert run.target is not None
+        target, newcomers = run.target, run.newcomers
+        run.activity = Activity.CHANGING
+        run.stamp += 1
+        stamp = run.stamp
+        self._training.training_pauses(run)
+
+        def go_on() -> None:
+            if run.stamp != stamp:
+                return
+            run.activity, run.serving, run.newcomers = Activity.TRAINING, target, None
+            nodes = {*target.nodes, *(run.target.nodes if run.target is not None else ())}
+            run.pods = {node: pod for node, pod in run.pods.items() if node in nodes}
+            joins = newcomers is not None and not newcomers.are_called_off
+            self._training.training_goes_on(run, pause_s=seconds, joins=joins)
+            self._release(run, run.holds - set(target.refs()))
+            self.advance(run)
+
+        self._training.later(seconds, go_on)
+
     # Starting.
 
     def _rise(self, run: Run) -> None:
@@ -157,10 +237,7 @@ class Coordinator:
         if run.target is None:
             self._drop_pods(run)
             return
-        free = [ref for ref in target - run.holds if ref not in self._holders]
-        self._holders.update(dict.fromkeys(free, run))
-        run.holds.update(free)
-        self._training.held_changes(len(free))
+        self._take(run, {ref for ref in target - run.holds if ref not in self._holders})
         has_all = len(run.holds) == len(target)
         if self._in_place or has_all:
             self._prepare_pods(run)
@@ -226,6 +303,11 @@ class Coordinator:
 
     # Which run has which GPUs.
 
+    def _take(self, run: Run, free: set[GpuRef]) -> None:
+        self._holders.update(dict.fromkeys(free, run))
+        run.holds |= free
+        self._training.held_changes(len(free))
+
     def _release(self, run: Run, refs: set[GpuRef]) -> None:
         if not refs:
             return
@@ -245,3 +327,15 @@ class Coordinator:
         run.holds -= gone
         self._training.held_changes(-len(gone))
         run.pods.pop(node, None)
+
+
+def _may_change_live(run: Run) -> bool:
+    """Return whether the run's processes live through a change to its target, because it keeps some of its GPUs."""
+    target, serving = run.target, run.serving
+    return (
+        run.state.is_live
+        and target is not None
+        and serving is not None
+        and target.gpu_type == serving.gpu_type
+        and not set(target.refs()).isdisjoint(serving.refs())
+    )

@@ -6,6 +6,9 @@ Used by :mod:`dljob.sim.simulating`. Jobs whose profile holds measured costs go 
 
 from dljob.core.profiles import Costs
 
+LIVE_SHRINK_S, LIVE_GROW_S = 0.05, 0.35
+"""The default pauses of live changes: those of a training with 100 MB of state on CPUs (``benchmarks/live_worth.py``)."""
+
 DEFAULT_COSTS = Costs(
     pod_initialization=88.0,
     process_initialization=26.0,
