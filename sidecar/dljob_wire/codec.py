@@ -59,8 +59,10 @@ def decode_target(body: bytes) -> Target:
 
 
 def encode_left(state: State) -> bytes:
-    """Return the state that a SideCar leaves behind as one short line."""
-    return encode(state.left_behind()) + b"\n"
+    """Return the state that a SideCar leaves behind as one short line, without absent fields."""
+    plain = nested(State).write(state.left_behind())
+    said = {name: value for name, value in plain.items() if value is not None}
+    return _dumped(said) + b"\n"
 
 
 def decode_left(text: bytes) -> State | None:
@@ -90,8 +92,11 @@ def _parsed(body: bytes, *, constant: Callable[[str], Any]) -> Any:
 
 
 def _encoded(kind: Kind, message: object) -> bytes:
+    return _dumped(kind.write(message))
+
+
+def _dumped(plain: object) -> bytes:
     # NaN is no JSON; a NaN in a message is a bug, which tests find.
-    plain = kind.write(message)
     return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 

@@ -36,6 +36,7 @@ from dljob_wire.kinds import (
 LONGEST_MESSAGE = 2048
 MOST_GPUS = 128
 MOST_PEERS = 1024
+MOST_MEMBERS = 16384
 MOST_GPU_PROCESSES = 64
 LAST_PORT = 65535
 MOST_PROBLEMS = 64
@@ -52,10 +53,8 @@ GPU_ID = Said(
         "write an index such as 0, or a UUID such as GPU-8f7c…",
     ),
 )
-HOST = Said(
-    253,
-    Form(r"[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?", "is no host", "write a host name or address"),
-)
+_HOST = r"[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?"
+HOST = Said(253, Form(_HOST, "is no host", "write a host name or address"))
 INCARNATION = Said(
     64, Form(r"[0-9A-Za-z-]+", "is no incarnation", "write the one that the state has")
 )
@@ -144,12 +143,45 @@ class Peer:
 
 
 @dataclass(frozen=True)
+class Live:
+    """
+    A change of the members of a job whose other processes stay: a live change.
+
+    A process never moves to another container or GPU. A SideCar whose processes contradict this
+    restarts them instead.
+    """
+
+    since: int = declare(Whole())
+    """The generation whose processes may stay."""
+    members: tuple[int, ...] = declare(Many(Whole(-1), MOST_MEMBERS, min_items=1))
+    """By new rank in the whole job: the rank in ``since`` of the process that stays, -1 for a process
+    that joins.
+    """
+    host: str = declare(
+        Said(253, Form(rf"({_HOST})?", "is no host", "write a host name or address")), ""
+    )
+    """In a stop: the host of the new first process, where all members of old and new agree."""
+    port: int = declare(Whole(0, LAST_PORT), 0)
+    """In a stop: the port of the new members there."""
+
+    def __post_init__(self) -> None:
+        """Refuse members that cannot be."""
+        staying = [rank for rank in self.members if rank >= 0]
+        if not staying:
+            remedy = "leave live out where no process stays"
+            raise Wrong("members", self.members, "has no process that stays", remedy)
+        if len(set(staying)) < len(staying):
+            raise Wrong("members", self.members, "names a process twice", "name each once")
+
+
+@dataclass(frozen=True)
 class Run:
     """
     The training runs in this container on these GPUs, as this part of the whole.
 
     A generation is one start of the processes: another generation causes another start even on the
-    same GPUs, and the same generation of a later epoch causes none.
+    same GPUs, and the same generation of a later epoch causes none. With ``live``, the processes that
+    stay go on instead.
     """
 
     epoch: int = declare(Whole())
@@ -183,6 +215,14 @@ class Run:
     """
     reason: str = declare(Said(), "")
     """The reason, in words for people and the log."""
+    live: Live | None = declare(nested(Live), None)
+    """The processes that may stay. It only says how to get to this run, so a repetition in the same
+    generation may omit it. Only SideCars that report ``live`` receive it.
+    """
+    live_trial: int = declare(Whole(), 0)
+    """The requested trial of a live change in this start, with the same members; 0 for none. A higher
+    number may follow in the same term, as for ``trial``.
+    """
     installation: str = declare(INSTALLATION, "", compare=False)
     """The commanding installation, which equality ignores; empty from older controllers."""
 
@@ -203,10 +243,19 @@ class Run:
                 f"write {most} at most, since each process of a container has a port of its own"
             )
             raise Wrong("rendezvousPort", self.rendezvous_port, "has too few after it", remedy)
+        if self.live is not None and len(self.live.members) != self.world_size:
+            remedy = f"write {self.world_size}, one for each process of the job"
+            count = len(self.live.members)
+            raise Wrong("live.members", count, "is not the number of processes", remedy)
 
     @property
     def term(self) -> Term:
         return Term(self.epoch, self.generation)
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of the processes in this container."""
+        return range(self.rank_offset, self.rank_offset + self.processes)
 
     @property
     def node_rank(self) -> int:
@@ -240,6 +289,8 @@ class Stop:
     coming: int = declare(Whole(0, MOST_GPUS), 0)
     """The number of processes that start here next, and of spares to make; 0 if undecided."""
     reason: str = declare(Said(), "")
+    live: Live | None = declare(nested(Live), None)
+    """The members that go on elsewhere; the processes of this container leave them and end."""
     installation: str = declare(INSTALLATION, "", compare=False)
 
     @property
@@ -256,6 +307,8 @@ class Phase(str, Enum):
     """It has started and has no command yet."""
     STARTING = "Starting"
     RUNNING = "Running"
+    CHANGING = "Changing"
+    """A live change is under way: some processes join or leave, the others go on."""
     CHECKPOINTING = "Checkpointing"
     """The processes were asked to save themselves, because they must end."""
     STOPPING = "Stopping"
@@ -384,6 +437,49 @@ class Change:
     checkpoint_seconds: float = declare(Number(), 0.0)
     stop_seconds: float = declare(Number(), 0.0)
     start_seconds: float = declare(Number(), 0.0)
+    live: bool = declare(Flag(), default=False)
+    """True if the processes that stayed were not restarted; the training paused only for ``pause_seconds``."""
+    pause_seconds: float = declare(Number(), 0.0)
+    """Of a live change: the longest pause of a process, from the end of the last step before it."""
+
+
+@dataclass(frozen=True)
+class LiveTrial:
+    """A live change with the same members, which only tests whether live changes work."""
+
+    number: int = declare(Whole(), 0)
+    """The number of the trial from the run; 0 if none was requested in this start."""
+    succeeded: bool | None = declare(Flag(), None)
+    """The outcome; absent while the trial is under way."""
+    seconds: float = declare(Number(), 0.0)
+    """The time for which the training paused."""
+    ended: bool = declare(Flag(), default=False)
+    """True if a process ended during the trial, so that the trial ended the start."""
+    message: str = declare(Said(LONGEST_MESSAGE), "")
+    """The reason why it failed."""
+
+
+@dataclass(frozen=True)
+class LiveChange:
+    """The latest live change of the latest start, or the reason why it fell back to a restart."""
+
+    generation: int = declare(Whole())
+    pause_ms: float = declare(Number(), 0.0)
+    """The longest pause of a process that stayed here; 0 if none did."""
+    state_bytes: int = declare(Whole(), 0)
+    """The size of the state that processes which joined got from one that stayed; 0 if unknown."""
+    message: str = declare(Said(LONGEST_MESSAGE), "")
+    """The reason why the processes were restarted instead; empty for a change that went well."""
+
+
+@dataclass(frozen=True)
+class LiveState:
+    """Whether the processes of this container can change live, and how that went."""
+
+    capable: int = declare(Whole(0, MOST_GPUS), 0)
+    """The number of processes that have registered their state and pass boundaries."""
+    trial: LiveTrial = declare(nested(LiveTrial), LiveTrial())
+    change: LiveChange | None = declare(nested(LiveChange), None)
 
 
 @dataclass(frozen=True)
@@ -441,6 +537,8 @@ class State:
     problems: tuple[Problem, ...] = declare(Many(nested(Problem), MOST_PROBLEMS), ())
     installation: str = declare(INSTALLATION, "")
     """The installation of DLJob that this SideCar obeys: the first one that named itself."""
+    live: LiveState | None = declare(nested(LiveState), None)
+    """Absent if the SideCar makes no live changes of this job."""
 
     @property
     def term(self) -> Term:
@@ -472,6 +570,7 @@ class State:
             trial=None,
             failure=None,
             problems=(),
+            live=None,
         )
 
     def essence(self) -> State:
@@ -537,6 +636,7 @@ class Refusal:
 
 MESSAGES = (
     Peer,
+    Live,
     Run,
     Stop,
     Problem,
@@ -548,6 +648,9 @@ MESSAGES = (
     Gpu,
     Warmth,
     Change,
+    LiveTrial,
+    LiveChange,
+    LiveState,
     Trial,
     State,
     Refusal,

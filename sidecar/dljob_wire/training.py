@@ -26,6 +26,19 @@ from dljob_wire.kinds import Decimal, Flag, Form, Many, OneOf, Said, Text, Whole
 TEXT = Said(65536, Form(r"[^\x00]*", "has a zero byte", "write it without"))
 SECONDS = Decimal(maximum=1e7)
 PERIOD = Decimal(0.1, 1e7)
+LONGEST_LIVE_SECONDS = 30.0
+LIVE_SECONDS = Decimal(
+    0,
+    DAY,
+    description=(
+        "For how many seconds a live change may hold up the training: some processes join or leave"
+        " while the others go on, if the training registers its state with dljob.training. After"
+        " that DLJob restarts the training instead. 0: it always restarts the training."
+    ),
+    fixed_because="the SideCar in the running container was started with it",
+    default=LONGEST_LIVE_SECONDS,
+)
+"""The one declaration of ``liveSeconds``, for the job's document and for the SideCar."""
 
 
 class Framework(str, Enum):
@@ -87,6 +100,7 @@ class Training:
     gpu_ids: GpuIds = declare(OneOf(GpuIds), GpuIds.GIVEN)
     checkpoint: Checkpoint = declare(record(Checkpoint, rules=CHECKPOINT_RULES), Checkpoint())
     progress: Progress = declare(record(Progress), Progress())
+    live_seconds: float = declare(LIVE_SECONDS, LONGEST_LIVE_SECONDS)
     kill_seconds: float = declare(PERIOD, 5.0)
     """The time from each SIGKILL to a report of the remaining process and another SIGKILL."""
     release_seconds: float = declare(SECONDS, 0.0)

@@ -92,6 +92,7 @@ def test_every_field_is_parsed():
         python="/opt/envs/train/bin/python",
         variables=("HF_TOKEN",),
         preload=("torch", "torch.distributed"),
+        live_seconds=12.5,
         roles=(Role(name="ps", replicas=2, template=given["spec"]["auxiliaries"][0]["template"]),),
         labels={"team": "vision", "app.kubernetes.io/part-of": "zoo"},
         template=given["spec"]["template"],

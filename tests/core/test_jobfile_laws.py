@@ -143,6 +143,7 @@ SPECS = st.fixed_dictionaries(
         "warmStart": st.fixed_dictionaries(
             {"preload": st.lists(WORDS, min_size=1, max_size=3, unique=True)}
         ),
+        "liveSeconds": st.integers(0, 9999),
         "batch": st.just({"elastic": True, "max": 4096}) | st.just({"elastic": False}),
         "managedBy": st.sampled_from(["kueue.x-k8s.io/multikueue", "dljob.io/operator"]),
         "priority": st.integers(-(10**9), 10**9),

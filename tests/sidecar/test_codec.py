@@ -32,6 +32,10 @@ from dljob_wire.messages import (
     MOST_GPUS,
     Change,
     Gpu,
+    Live,
+    LiveChange,
+    LiveState,
+    LiveTrial,
     Peer,
     Phase,
     Post,
@@ -81,6 +85,9 @@ def messages_of(message: type) -> st.SearchStrategy[Any]:
     if message is Run:
         # Its fields have to agree, which no field can know of itself.
         return st.builds(run, st.integers(0, 99), processes=st.integers(1, 9))
+    if message is Live:
+        members = st.permutations([0, -1, 7, -1]).map(tuple)
+        return st.builds(Live, st.integers(0, 99), members, port=st.integers(0, 65535))
     optional = {each.name for each in dataclasses.fields(message) if each.default is None}
     fields = {
         kind.attribute: values_of(kind)
@@ -88,6 +95,34 @@ def messages_of(message: type) -> st.SearchStrategy[Any]:
         for kind in nested(message).fields.values()
     }
     return st.builds(message, **fields)
+
+
+def test_live_run_is_read_and_its_contradictions_are_refused():
+    live = dataclasses.replace(run(3), live=Live(2, (1, -1)), live_trial=4)
+    assert codec.decode_target(codec.encode_target(live)) == live
+    leaving = dataclasses.replace(stop(3), live=Live(2, (0,), host="10.0.3.7", port=24108))
+    assert codec.decode_target(codec.encode_target(leaving)) == leaving
+    for members, message in (
+        ((0,), "live.members: is not the number of processes"),
+        ((0, 0), "live.members: names a process twice"),
+        ((-1, -1), "live.members: has no process that stays"),
+        ((0, -2), "live.members"),
+    ):
+        document = json.loads(codec.encode_target(live))
+        document["live"]["members"] = members
+        with pytest.raises(Wrong, match=message):
+            codec.decode_target(json.dumps(document).encode())
+
+
+def test_older_controller_and_sidecar_omit_live_fields():
+    state = dataclasses.replace(BUSY, live=LiveState(2, LiveTrial(1), LiveChange(3, 41.5)))
+    assert codec.decode(State, codec.encode(state)) == state
+    document = json.loads(codec.encode(state))
+    del document["live"]
+    assert codec.decode(State, json.dumps(document).encode()).live is None
+    document = json.loads(codec.encode_target(run(3)))
+    del document["live"], document["liveTrial"]
+    assert codec.decode_target(json.dumps(document).encode()) == run(3)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
@@ -143,7 +178,9 @@ def test_left_state_keeps_every_distinct_end():
         held_generation=LARGEST_WHOLE,
         version=LARGEST_WHOLE,
         progress=Progress(LARGEST_WHOLE, interval=LARGEST_WHOLE, metrics={"m" * 64: -1 / 3}),
-        change=Change(LARGEST_WHOLE, Saving.TIMED_OUT, 1e300 / 3, 1e300 / 3, 1e300 / 3),
+        change=Change(
+            LARGEST_WHOLE, Saving.TIMED_OUT, 1e300 / 3, 1e300 / 3, 1e300 / 3, pause_seconds=1e300 / 3
+        ),
     )
     assert len(codec.encode_left(longest)) < LONGEST_LEFT
 

@@ -84,6 +84,7 @@ def describe_training(job: Job, *, memory_folder: str = "") -> Training:
         gpu_ids=GpuIds(job.gpus.ids),
         checkpoint=replace(job.checkpoint, memory_path=memory_folder if has_memory else ""),
         progress=job.progress,
+        live_seconds=job.live_seconds,
         preload=job.preload,
         # The SideCar sees all GPUs of the machine, and the job may never have that many.
         most_spares=max(job.gpus.options) if job.preload else 0,

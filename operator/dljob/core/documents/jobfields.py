@@ -19,6 +19,7 @@ from dljob.core.documents.rules import jobrules
 from dljob.core.model import BatchRange, Checkpoint, Framework, Progress, Training
 from dljob_wire.checkpoints import CHECKPOINT_RULES, DAY, PATH_LENGTH
 from dljob_wire.kinds import Flag, Kind, Many, OneOf, Record, Text, Whole, record
+from dljob_wire.training import LIVE_SECONDS
 
 MAX_GPUS: Final = 16_384
 MAX_OPTIONS: Final = 64
@@ -255,6 +256,7 @@ FIELDS: Final[Mapping[str, Kind]] = {
             )
         },
     ),
+    "liveSeconds": LIVE_SECONDS,
     "batch": BATCH,
     "managedBy": Text(
         description=(

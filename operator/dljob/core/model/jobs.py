@@ -16,7 +16,7 @@ from dljob.core import forms
 from dljob.core.profiles import JobType
 from dljob_wire.checkpoints import PATH_LENGTH, Checkpoint
 from dljob_wire.kinds import Decimal, Flag, Many, OneOf, Text, Whole, declare, record
-from dljob_wire.training import Framework, Progress
+from dljob_wire.training import LONGEST_LIVE_SECONDS, Framework, Progress
 
 JobId = NewType("JobId", str)
 
@@ -181,6 +181,8 @@ class Job:
     container: Container | None = None
     preload: tuple[str, ...] = ()
     """Empty: no warm start."""
+    live_seconds: float = LONGEST_LIVE_SECONDS
+    """0: no live changes."""
     roles: tuple[Role, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     template: Mapping[str, Any] = field(default_factory=dict, hash=False)
