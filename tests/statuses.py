@@ -37,6 +37,7 @@ def make_full_status() -> Status:
         "cause": Cause(CauseCode.OUTRANKED, JobId("b"), 2),
         "saves": False,
         "trust": Trust.CONFIRMED,
+        "live": Trust.CONFIRMED,
         "triable": True,
         "ends": True,
         "pods": (Booking(N0, 3, DecisionNumber(2)),),

@@ -18,9 +18,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from dljob.control.acting.job_in_scene import JobInScene
-from dljob.control.acting.starts import LONGEST_REASON, count_processes, make_start
+from dljob.control.acting.starts import (
+    LONGEST_REASON,
+    count_processes,
+    find_members,
+    make_start,
+)
 from dljob.control.gpus.visibility import cannot_prove
-from dljob.control.judging import trials
+from dljob.control.judging import live_changes, trials
 from dljob.control.judging.exits import add_ends, ended_with_zero
 from dljob.control.judging.silence import must_end
 from dljob.control.judging.unchanged_pods import is_coming_up
@@ -193,8 +198,10 @@ def _approach(case: JobInScene, status: Status, *, placement: Placement, places:
         pods.update(_iter_tried(case))
         return Desired(status, pods)
     old = [job_pod for job_pod in case.present if job_pod.is_living and not case.runs(job_pod)]
-    if old and not case.may_stop(placement):
-        return Desired(status, pods)
+    then = Desired(status, pods)
+    kept = _keep_processes(case, then, placement, old=old, places=places) if old else None
+    if kept is not None:
+        return kept
     may_begin = case.may_begin(placement)
     # In one container, "run" alone is enough: its SideCar saves, stops, proves and starts.
     is_one = len(placement.nodes) == 1 and placement.nodes == tuple(
@@ -219,14 +226,54 @@ def _approach(case: JobInScene, status: Status, *, placement: Placement, places:
     return Desired(status.with_used(waiting), pods, begun)
 
 
+def _keep_processes(
+    case: JobInScene, then: Desired, placement: Placement, *, old: list[JobPod], places: Places
+) -> Desired | None:
+    """Return what is done without the end of all present processes, besides ``then``; None if they have to end now."""
+    # The processes that are to stay are known when a live change under way is over.
+    is_changing = any(job_pod.phase is SideCarPhase.CHANGING for job_pod in old)
+    if is_changing or not case.may_stop(placement):
+        return then
+    if not case.may_change_live:
+        return None
+    live = None
+    if live_changes.are_capable(old):
+        live = find_members(case.scene, case.entry, placement)
+    if live is None:
+        # A restart would lose such work, and the processes may agree again.
+        return then if case.loses_work else None
+    if not case.may_begin(placement):
+        return then
+    begun = make_start(case.scene, case.entry, placement, places, live=live)
+    pods: dict[NodeName, Doing] = {**then.pods, **begun.runs}
+    first = begun.runs[placement.nodes[0]]
+    met = replace(live, host=first.peers[0].host, port=first.rendezvous_port)
+    for job_pod in old:
+        # Containers that lose all their processes have to know, because these leave at the same step.
+        node, state = job_pod.key.node, job_pod.state
+        if node not in begun.runs and state is not None:
+            stop = _make_stop(case, job_pod, state, saves=False, leaves=True)
+            pods[node] = replace(stop, live=met)
+    record = then.record.with_used(begun.runs) if then.record is not None else None
+    return Desired(record, pods, begun)
+
+
 def _iter_tried(case: JobInScene) -> Iterator[tuple[NodeName, Run]]:
-    """Try the checkpoint while no change is pending, before the first change needs it."""
-    number = trials.find_due(case.scene, case.entry)
-    for job_pod in trials.find_asked(case.entry.job, case.present) if number else ():
+    """Try the checkpoint, and then a live change, while no change is pending, before the first one needs it."""
+    scene, entry = case.scene, case.entry
+    number, live_number = trials.find_due(scene, entry), live_changes.find_due(scene, entry)
+    asked = trials.find_asked(entry.job, case.present) if number else case.present
+    for job_pod in asked if number or live_number else ():
         target = job_pod.state.target if job_pod.state is not None else None
         is_listening = job_pod.phase is SideCarPhase.RUNNING and job_pod.contact.reachable
-        if is_listening and isinstance(target, Run) and target.trial < number:
-            yield job_pod.key.node, replace(target, epoch=case.scene.epoch, trial=number)
+        if not is_listening or not isinstance(target, Run):
+            continue
+        if target.trial < number or target.live_trial < live_number:
+            trial, live_trial = max(target.trial, number), max(target.live_trial, live_number)
+            yield (
+                job_pod.key.node,
+                replace(target, epoch=scene.epoch, trial=trial, live_trial=live_trial),
+            )
 
 
 def _stop(
@@ -320,4 +367,9 @@ def _may_be_saving(job_pod: JobPod) -> bool:
     return _leads(state) and state.phase in _MAY_SAVE
 
 
-_MAY_SAVE = frozenset({SideCarPhase.STARTING, SideCarPhase.RUNNING, SideCarPhase.CHECKPOINTING})
+_MAY_SAVE = frozenset(
+    {
+        *(SideCarPhase.STARTING, SideCarPhase.RUNNING, SideCarPhase.CHANGING),
+        SideCarPhase.CHECKPOINTING,
+    }
+)

@@ -2,9 +2,11 @@
 
 from functools import cached_property
 
+from dljob.control.judging.checkpoints import counts
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
 from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Trust
 from dljob.core.model import JobId, Mechanism, Placement
 
 NAMES_S = 10.0
@@ -88,6 +90,17 @@ class JobInScene:
         if self._claimants():
             return self.claimants_are_ready()
         return self.is_ready and self.gains_are_free(placement)
+
+    @property
+    def may_change_live(self) -> bool:
+        """Return True if processes of the present start may stay, as far as the record says."""
+        is_free = not self._was_told_to_stop and not self._is_broken and not self.status.gang
+        return self.in_place and self.status.live is Trust.CONFIRMED and is_free
+
+    @property
+    def loses_work(self) -> bool:
+        """Return True if no checkpoint has the work of the present start."""
+        return not counts(self.entry.job, self.status, now=self.scene.now)
 
     def may_begin(self, placement: Placement) -> bool:
         """Return True if only the job's own processes prevent a new start."""

@@ -5,18 +5,52 @@ from dataclasses import replace
 from typing import Final
 
 from dljob.control.situation.ports import Entry, Places, PodKey
+from dljob.control.situation.process_sets import find_intact
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.sent import Begun
-from dljob.core.model import Job, Node, NodeName, Placement
-from dljob_wire.messages import Peer, Run
+from dljob.core.model import GpuRef, Job, Node, NodeName, Placement
+from dljob_wire.messages import Live, Peer, Run
 from dljob_wire.messages import Phase as SideCarPhase
 
 LONGEST_REASON: Final = 1024
 
 
-def make_start(scene: Scene, entry: Entry, placement: Placement, places: Places) -> Begun:
+def find_members(scene: Scene, entry: Entry, placement: Placement) -> Live | None:
     """
-    Return the start that was decided.
+    Return which of the processes that train now stay at this placement; None if none of them can.
+
+    Each process has one GPU, so its place among the members is that of its GPU.
+    """
+    present = find_intact(scene, entry.job.id)
+    if present is None or not present.is_running or entry.job.processes != "perGpu":
+        return None
+    ranks: dict[GpuRef, int] = {}
+    for node, job_pod in scene.pods_of(entry.job.id).items():
+        run = job_pod.state.target if job_pod.is_living and job_pod.state is not None else None
+        if isinstance(run, Run):
+            # By the names of the present start: a SideCar compares them with those of the next one.
+            places = {name: rank for rank, name in enumerate(run.gpus, start=run.rank_offset)}
+            numbers = range(len(scene.nodes[node].gpus)) if node in scene.nodes else ()
+            named = zip(numbers, gpu_names(scene.nodes[node], numbers), strict=True)
+            ranks.update({GpuRef(node, n): places[name] for n, name in named if name in places})
+    members = tuple(
+        ranks.get(GpuRef(part.node, number), -1)
+        for part in placement.slices
+        for number in part.gpus
+    )
+    return Live(present.generation, members) if any(rank >= 0 for rank in members) else None
+
+
+def make_start(
+    scene: Scene,
+    entry: Entry,
+    placement: Placement,
+    places: Places,
+    *,
+    live: Live | None = None,
+) -> Begun:
+    """
+    Return the start that was decided, or the live change to it.
 
     All parts are made once, so that parts that are sent in later cycles name the same peers and ports even if a pod
     has another address by then.
@@ -58,6 +92,7 @@ def make_start(scene: Scene, entry: Entry, placement: Placement, places: Places)
             # These processes ended before this decision, and their end was not the end of the job.
             ended=state.held_generation if state.phase is SideCarPhase.EXITED else 0,
             reason=entry.status.message[:LONGEST_REASON],
+            live=live,
         )
         offset += counts[part.node]
     return Begun(generation, runs)

@@ -20,7 +20,7 @@ from dljob.control.situation.ports import UNSCHEDULABLE, Entry, PodPhase
 from dljob.control.situation.process_sets import find_intact
 from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.scene import SILENT_S, Scene
-from dljob.control.situation.status import Condition, ConditionType, Status
+from dljob.control.situation.status import Condition, ConditionType, Status, Trust
 from dljob.core import lifecycle
 from dljob.core.assuming import Assumptions
 from dljob.core.contract import Policy
@@ -168,6 +168,7 @@ def _state_of(
         risked_from=risked_from(entry.job, status),
         keeps_first=keeps_first(entry.job, status, now=scene.now),
         lost_if_stopped=bool(entry.job.checkpoint.ends_with_pod) and status.phase is Phase.RUNNING,
+        is_live=status.live is Trust.CONFIRMED and scene.mechanism is Mechanism.IN_PLACE,
     )
 
 

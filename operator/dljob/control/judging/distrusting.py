@@ -246,11 +246,11 @@ def _may_be(state: State, told: Commanded) -> bool:
         return state.target.leave == told.target.leave or not told.is_exact
     target = state.target
     if isinstance(target, Run) and isinstance(told.target, Run):
-        # Ignore what may differ in the same term: a later trial, the reason (for people), and ends,
-        # which an older SideCar does not know.
-        target = replace(
-            target, trial=told.target.trial, reason=told.target.reason, ended=told.target.ended
-        )
+        # Ignore what may differ in the same term: a later trial, the way to this run, the reason
+        # (for people), and ends, which an older SideCar does not know.
+        ours = told.target
+        target = replace(target, reason=ours.reason, ended=ours.ended, live=ours.live)
+        target = replace(target, trial=ours.trial, live_trial=ours.live_trial)
     return not told.is_exact or target == told.target
 
 

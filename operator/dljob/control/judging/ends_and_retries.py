@@ -84,7 +84,8 @@ class Case:
 
     @property
     def trains(self) -> bool:
-        return any(job_pod.phase is SideCarPhase.RUNNING for job_pod in self.started)
+        phases = (SideCarPhase.RUNNING, SideCarPhase.CHANGING)
+        return any(job_pod.phase in phases for job_pod in self.started)
 
     def broken_status(self) -> Status:
         """Return the status with the note that the latest start cannot go on."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dljob.control.gpus.occupancy import find_refusal
 from dljob.control.gpus.visibility import cannot_prove, missing_in
-from dljob.control.judging import trials
+from dljob.control.judging import live_changes, trials
 from dljob.control.judging.conditions import UNTRUSTED, say_untrusted
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.exits import (
@@ -70,6 +70,15 @@ def find_end_by_trial(case: Case) -> Happening | None:
 def _find_end_of_trial(case: Case) -> str:
     is_new = case.latest.generation > case.status.broken
     return trials.find_ended(case.started) if is_new else ""
+
+
+def find_end_by_live_trial(case: Case) -> Happening | None:
+    """Find a job whose live trial has ended its training; it starts again from its checkpoint."""
+    what = live_changes.find_end_by_trial(case.started)
+    if not what or case.latest.generation <= case.status.broken:
+        return None
+    status = case.broken_status()
+    return Happening(Then.RESTART, status, reason="EndedByLiveTrial", message=what)
 
 
 def find_freeze_by_trial(case: Case) -> Happening | None:

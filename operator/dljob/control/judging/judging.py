@@ -11,7 +11,7 @@ GPUs are free or the jobs that get its old ones are ready. The end of an older s
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from dljob.control.judging import trials
+from dljob.control.judging import live_changes, trials
 from dljob.control.judging.checkpoints import (
     TO_BE_TRIED,
     follow_saving,
@@ -23,6 +23,7 @@ from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.happenings import (
     find_crash,
     find_deadline,
+    find_end_by_live_trial,
     find_end_by_trial,
     find_end_when_asked,
     find_failed_start,
@@ -63,6 +64,7 @@ from dljob_wire.messages import Phase as SideCarPhase
 HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (
     find_untrusted,
     find_end_by_trial,
+    find_end_by_live_trial,
     find_finish,
     find_target,
     find_deadline,
@@ -161,6 +163,8 @@ def _judge_all(case: Case, learnt: Learnt) -> None:
     case.status, news = trials.follow_trial(
         case.status, case.job, started=case.started, now=case.now
     )
+    case.news.extend(news)
+    case.status, news = live_changes.follow(case.status, case.started, now=case.now)
     case.news.extend(news)
     _resume(case)
     _take_up(case)
@@ -271,8 +275,9 @@ def _note_running(case: Case) -> None:
 
 
 def _be_running(case: Case, placement: Placement) -> None:
-    status = case.status
+    status = live_changes.count(case.status, case.started)
     was_changed = status.phase is Phase.ADJUSTING
+    was_live = status is not case.status
     # Until its first step the job does not train, and the cost of the change is unknown.
     paused_at = status.paused_at if status.paused_at is not None else case.now
     case.status = replace(
@@ -282,9 +287,15 @@ def _be_running(case: Case, placement: Placement) -> None:
         containers=len(placement.nodes),
         leftover=case.scene.held_by(case.job.id).difference(placement.refs()),
         bound_to=() if case.job.checkpoint.shared else placement.nodes,
-        paused_at=paused_at if was_changed else None,
+        # The pause of a live change is over, and its SideCars have timed it.
+        paused_at=paused_at if was_changed and not was_live else None,
+        reshape_seconds=status.reshape_seconds + status.live_seconds - case.status.live_seconds,
     )
-    case.news.append(News("Running", f"trains on {placement}"))
+    how = ""
+    if was_live:
+        pause = status.live_seconds - case.status.live_seconds
+        how = f"; its processes stayed and paused for {pause * 1000:.0f} ms"
+    case.news.append(News("Running", f"trains on {placement}{how}"))
 
 
 def _note_pods(case: Case) -> None:

@@ -17,7 +17,7 @@ from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Booking, Status
 from dljob.core.explaining import sentences
-from dljob.core.measuring import Resumption, SpeedSamples, sort_by_type
+from dljob.core.measuring import LiveChange, Resumption, SpeedSamples, sort_by_type
 from dljob.core.model import Cluster, JobId, Snapshot
 from dljob.core.planning import Plan, Wait
 from dljob.core.predicting import learning_curves
@@ -28,7 +28,7 @@ from dljob.core.recording.record import Decided, Happened, encode_line
 from dljob.store.notebook import Notebook
 from dljob.store.rows import RecordRow, shorten
 from dljob.store.tables import JobRow
-from dljob_wire.messages import State
+from dljob_wire.messages import Run, State
 
 
 @dataclass(slots=True)
@@ -79,6 +79,16 @@ def _is_ready(scene: Scene, job_pod: JobPod) -> bool:
     return job_pod.is_living or job_pod.is_warm(scene.warm_seconds, scene.now)
 
 
+def _live_change_of(state: State) -> LiveChange | None:
+    """Return the live change that has led to the present members; None after a restart."""
+    change = state.live.change if state.live is not None else None
+    if change is None or change.message:
+        return None
+    target = state.target
+    members = target.live.members if isinstance(target, Run) and target.live is not None else ()
+    return LiveChange(change.generation, change.pause_ms / 1000.0, joins=-1 in members)
+
+
 SHOW_SECONDS = 5.0
 """The interval at which the tables are updated; each update may cost a write."""
 
@@ -115,7 +125,7 @@ class LearnedState:
 
     def hear(self, entry: Entry, key: PodKey, state: State, now: float) -> None:
         """Learn from a report of a SideCar."""
-        lesson = self._lessons.hear(entry, key.node, state, now)
+        lesson = self._lessons.hear(entry, key.node, state, now, live=_live_change_of(state))
         for kind, observations in sort_by_type(entry, lesson.observations).items():
             self._learn(kind, observations)
         self.notebook.record(self._recorder.hear(entry, key, state, now))

@@ -76,6 +76,8 @@ class Stages:
 
     def hear(self, key: PodKey, state: State, now: float) -> Iterator[tuple[Stage, float]]:
         """Yield the phases that were reached since the last report, with their times."""
+        if state.phase is SideCarPhase.CHANGING:
+            return  # The processes that stay are neither saved nor stopped.
         step = _STEPS.get(state.phase)
         former = self._heard.get(key)
         if step is None:
@@ -83,7 +85,7 @@ class Stages:
             self._heard[key] = _Heard(state.incarnation, state.held_generation, 3)
             return
         self._heard[key] = _Heard(state.incarnation, state.held_generation, step)
-        if former is None or former.incarnation != state.incarnation:
+        if former is None or former.incarnation != state.incarnation or _lives_on(state):
             return
         is_new_start = step >= 4 and state.held_generation != former.generation
         # A training that runs has not begun its next change.
@@ -94,6 +96,12 @@ class Stages:
         if is_new_start and begun == 4:
             begun = 3
         yield from _passed(begun, step, change=state.change or _NOTHING, now=now)
+
+
+def _lives_on(state: State) -> bool:
+    """Return True if the present members are those of a live change."""
+    change = state.change
+    return change is not None and change.live and change.generation == state.held_generation
 
 
 def _passed(begun: int, step: int, *, change: Change, now: float) -> Iterator[tuple[Stage, float]]:

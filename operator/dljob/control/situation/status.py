@@ -59,6 +59,8 @@ class ConditionType(StrEnum):
     """DLJob makes no decisions about the job at the moment; the reason says why."""
     INFORMED = "Informed"
     """The policy knows all that it uses of the job; if not, the message names its assumptions."""
+    LIVE = "Live"
+    """The processes of the job stay when its GPUs change; not reported of trainings that do not register for that."""
     SAVED = "Saved"
     """A change of its GPUs loses no work of the job; if it would, the job keeps its GPUs."""
     FINISHED = "Finished"
@@ -170,6 +172,14 @@ class Status:
     pace: float = 0.0
     lost_iterations: int = 0
     lost_seconds: float = 0.0
+
+    live: Trust = Trust.UNTRIED
+    """How far DLJob counts on live changes of the job."""
+    live_tried: int = 0
+    live_failures: int = 0
+    live_failed_in: StartNumber = StartNumber(0)
+    live_changes: int = 0
+    live_seconds: float = 0.0
 
     failures: int = 0
     restarts: int = 0

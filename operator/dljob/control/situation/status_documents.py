@@ -24,11 +24,17 @@ _NAMES: Final = {
     "iterationsPerSecond": "speed",
     "gpuSeconds": "service",
     "checkpoint.iteration": "saved",
+    "live.trust": "live",
+    "live.tried": "live_tried",
+    "live.failures": "live_failures",
+    "live.failedIn": "live_failed_in",
+    "live.changes": "live_changes",
+    "live.seconds": "live_seconds",
     "podsBooked": "booked",
     "podsBookedAt": "booked_at",
 }
 """The attributes that are named differently in the document."""
-_PARTS: Final = ("allocation", "progress", "checkpoint")
+_PARTS: Final = ("allocation", "progress", "checkpoint", "live")
 
 
 def write_status(status: Status, *, remaining: Span | None = None) -> Json:
@@ -173,6 +179,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_TIMES, read_time),
     "phase": Phase,
     "trust": Trust,
+    "live": Trust,
     "ended": lambda ended: Ended(**ended),
     "pods": lambda pods: tuple(
         Booking(NodeName(each["node"]), each["serial"], each.get("shaped", 0)) for each in pods
@@ -190,9 +197,11 @@ _WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_TIMES, write_time),
     "phase": str,
     "trust": str,
+    "live": str,
     "speed": lambda speed: round(speed, 6),
     "service": lambda seconds: round(seconds, 3),
     "reshape_seconds": lambda seconds: round(seconds, 3),
+    "live_seconds": lambda seconds: round(seconds, 4),
     "iterations_total": lambda total: total if math.isfinite(total) else None,
     "ended": Ended._asdict,
     "pods": lambda pods: [pod._asdict() for pod in pods],

@@ -347,6 +347,20 @@ _FIELDS: Final[dict[str, Kind]] = {
             "lostSeconds": _amount("How much time the lost iterations had taken."),
         },
     ),
+    "live": Record(
+        description="Changes of its GPUs in which its processes stay.",
+        fields={
+            "trust": OneOf(
+                tuple(trust.value for trust in Trust),
+                description="Whether DLJob makes such changes.",
+            ),
+            "tried": _count("The last trial of such a change that DLJob has judged."),
+            "failures": _count("How many trials and changes of this kind failed."),
+            "failedIn": _count("The generation in which the last of them failed."),
+            "changes": _count("How many changes of this kind the job has gone through."),
+            "seconds": _amount("For how many seconds they paused the training in total."),
+        },
+    ),
     "failures": _count("How many times its processes failed."),
     "restarts": _count(
         "How many times the job restarted for a reason outside of it, such as a lost node."
