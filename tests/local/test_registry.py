@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from dljob.control.situation.ports import NotKept
 from dljob.core.model import JobId, Node, NodeName
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
+from dljob.local.jobs import registry as registry_module
+from dljob.local.jobs.jobs_file import LOCKED_S
 from dljob.local.jobs.registry import Registry
 from dljob.local.machine import Machine
 from tests.local.stages import job_document
@@ -89,6 +92,25 @@ def locked(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
+
+
+def test_a_list_that_is_locked_while_it_is_read_first_is_waited_for(path, monkeypatch):
+    opened = registry_module.read_rows
+
+    def lock_and_read(db: sqlite3.Connection) -> Any:
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN EXCLUSIVE")
+        # Longer than a request waits when the controller runs.
+        unlock = threading.Timer(4 * LOCKED_S, other.close)
+        unlock.start()
+        try:
+            return opened(db)
+        finally:
+            unlock.join()
+
+    monkeypatch.setattr(registry_module, "read_rows", lock_and_read)
+    with closing(Registry.open(path)) as registry:
+        assert {*registry.entries} == {ODD, FINE}
 
 
 def test_a_locked_list_is_reported_without_waiting(path):

@@ -189,7 +189,6 @@ def _open(path: Path, reading: Reading, *, least_epoch: int) -> JobsFile:
             db.execute("UPDATE leader SET epoch = ?, reading = ?", begun)
         _journal_of_version_4(path).unlink(missing_ok=True)
         _keep_room(db, path)
-        db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
     except BaseException as error:
         db.close()
         # An OperationalError is one of the disk, of rights or of locks.

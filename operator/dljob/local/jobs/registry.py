@@ -28,7 +28,7 @@ from dljob.core.documents import jobfile
 from dljob.core.model import Job, JobId, Phase
 from dljob.local.environments import Origin, Submitter
 from dljob.local.folders import StateError
-from dljob.local.jobs.jobs_file import JobsFile
+from dljob.local.jobs.jobs_file import LOCKED_S, JobsFile
 from dljob.local.jobs.rows import (
     lost_entry,
     read_entry,
@@ -81,6 +81,8 @@ class Registry:
         try:
             registry = cls(file)
             _follow_clock(registry, file.former_reading, now=reading)
+            # Another program may lock the file at any time, and the first reads wait for it like the first write.
+            file.db.execute(f"PRAGMA busy_timeout = {LOCKED_S * 1000:.0f}")
         except BaseException as error:
             file.db.close()
             if isinstance(error, sqlite3.Error):
