@@ -112,7 +112,7 @@ def test_training_without_a_checkpoint_is_tried_early():
     assert sent(training(checkpoint=NONE))[A0].live_trial == 1
 
 
-def test_pods_that_are_created_anew_make_no_live_changes():
+def test_recreated_pods_make_no_live_changes():
     assert sent(training(), mechanism=Mechanism.RECREATE) == {}
 
 

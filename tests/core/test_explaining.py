@@ -398,7 +398,7 @@ def test_wait_counts_gpus_after_the_other_steps():
     assert text[second.id].startswith("waits: needs 4 GPUs; none is free")
 
 
-def test_training_sentence_says_what_an_unsaved_job_keeps():
+def test_training_sentence_names_the_gpus_that_an_unsaved_job_keeps():
     unsaved = replace(STATE, unsaved_from=0.0)
     world = snapshot(unsaved)
     assert "; it keeps these GPUs as long as no checkpoint saves its work" in sentence_for_training(

@@ -64,7 +64,7 @@ def test_unsaved_live_job_is_not_stopped_for_gain():
         assert not any(isinstance(step, Stop) for step in done), name
 
 
-def test_live_job_grows_onto_another_node_beside_its_own():
+def test_live_job_grows_onto_a_further_node():
     def grow(**known):
         old = state("old", options=(2, 4), holds={"n0": (0, 1)}, **known)
         world = make_snapshot(make_cluster(n0=2, n1=4), old, profiles=PROFILES)

@@ -158,7 +158,7 @@ def test_recreation_is_never_live():
     assert times_of(record, PAUSES, "a") == []
 
 
-def test_lost_node_in_a_pause_costs_what_no_checkpoint_holds():
+def test_lost_node_in_a_pause_costs_the_unsaved_work():
     script = {0.0: {"a": {"n1": 4, "n2": 4}}, 700.0: {"a": {"n1": 4}}}
     outage = Outage(TWO_NODES[1].name, lost_at=700.2, back_at=900.0)
     jobs = (live(options=(4, 8), iterations=9000.0),)
@@ -248,7 +248,7 @@ def test_unsaved_live_jobs_are_changed(policy):
 
 
 @pytest.mark.parametrize("policy", ["foresight", "afs-l", "max-min"])
-def test_lost_time_is_what_the_costs_say(policy):
+def test_lost_time_follows_from_the_costs(policy):
     record = play_history(2, policy, share=1.0, kinds=(Kind.GOOD,))
     gone = {Happening.COMPLETED, HALTS, Happening.STOPPED, Happening.LOST}
     for job in record.jobs:

@@ -6,7 +6,7 @@ known, and the begin of the first one follows from the speed. A speed is taken o
 of an unchanged stretch, once the start has trained for as long as starts warm up: longer than any
 warm-up that was seen lately. If a start warms up for longer still, what it showed before is
 forgotten, and the time that the warm-up lost is a part of the cost of the start.
-After a live change a speed is measured anew, and no warm-up is expected. Its pause is a cost of its own.
+After a live change a speed is measured again, and no warm-up is expected. Its pause is a cost of its own.
 A trial of the checkpoint, in which many trainings stand still, is no part of a sample.
 The speed is the SideCar's own figure, because the SideCar times every step when it happens,
 while reports arrive late on a busy machine or network. Each cost is measured once for each change,

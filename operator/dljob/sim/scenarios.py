@@ -85,7 +85,7 @@ class Scenario:
     broken_checkpoint: float = 0.0
     """Which share of them declares one that does not work."""
     live_jobs: float = 0.0
-    """Which share of the jobs changes GPUs live, drawn by the seed, besides those of which the trace says so."""
+    """Which share of the jobs changes GPUs live, drawn by the seed, in addition to the live jobs of the trace."""
     live_cost_s: tuple[float, float] = (LIVE_SHRINK_S, LIVE_GROW_S)
     """The pauses of a live change to fewer and to more GPUs, of jobs whose profile holds no measured ones."""
     trial_s: float = 0.0

@@ -1,5 +1,5 @@
 """
-Who stays, leaves and joins in one container when the members of a job change live.
+Which processes stay, leave and join in one container when the members of a job change live.
 
 The machine asks whether the change is possible at all, and ``dljob_sidecar.processes`` who is who.
 """

@@ -2,7 +2,7 @@
 Changes the members of a running training without ending the processes that stay.
 
 :mod:`dljob_sidecar.processes.supervising` calls it with the decisions of the machine. A live change takes
-these steps: the processes that join start beside the others; when they are ready the change becomes
+these steps: the processes that join start while the others train; when they are ready the change becomes
 pending on the board (:mod:`dljob_sidecar.processes.live_board`), and the training takes it at one of its
 boundaries; the processes that left end; and it is proven that they are gone, as at a release, before
 the change counts. A trial takes the same steps with the same members.

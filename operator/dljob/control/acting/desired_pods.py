@@ -1,4 +1,4 @@
-"""What is recorded of each job next, and what each of its pods shall be doing: the paper's coordinator.
+"""The next record of each job, and the duty of each of its pods: the paper's coordinator.
 
 :func:`desired` is a function of one :class:`~dljob.control.situation.scene.Scene`, which has the record, what is
 observed, and the claims on GPUs. :mod:`dljob.control.acting.applying` sends the difference from what was declared and
@@ -43,12 +43,12 @@ from dljob_wire.messages import Run, State, Stop, Target
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The pod is there, and its SideCar has no target yet."""
+    """The pod exists, and its SideCar has no target yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The pod ends, whatever its processes do, because its SideCar follows no target."""
+    """The pod ends with all its processes, because its SideCar follows no target."""
 
     because: str
     is_needed: bool = False
@@ -66,7 +66,7 @@ class Desired:
     record: Status | None
     """Its next record; None: nothing is kept of the job any more."""
     pods: Pods = field(default_factory=dict)
-    """What each pod shall be doing; the very target that it has if nothing differs. A pod that is missing here
+    """The duty of each pod; the very target that it has if nothing differs. A pod that is missing here
     stays as it is until its SideCar answers or its end is recorded.
     """
     begun: Begun | None = None
@@ -93,7 +93,7 @@ def desired(scene: Scene, places: Places, quarantine: Quarantine) -> dict[JobId,
 
 
 def changed_records(wanted: Mapping[JobId, Desired], scene: Scene) -> dict[JobId, Status]:
-    """Return the records to write before anything else is done for what is wanted."""
+    """Return the records to write before the pods are brought to their duties."""
     return {
         job: each.record
         for job, each in wanted.items()
@@ -144,7 +144,7 @@ def _is_over(case: JobInScene) -> bool:
 
 
 def _iter_unchanged(case: JobInScene) -> Iterator[tuple[NodeName, Target | Present]]:
-    """Yield what each pod was told, under the epoch of this controller, so that it obeys no former one."""
+    """Yield the last target of each pod, under the epoch of this controller, so that it obeys no former one."""
     placement = case.status.placement
     for job_pod in case.present:
         node, state, told = job_pod.key.node, job_pod.state, job_pod.told
@@ -229,7 +229,7 @@ def _approach(case: JobInScene, status: Status, *, placement: Placement, places:
 def _keep_processes(
     case: JobInScene, then: Desired, placement: Placement, *, old: list[JobPod], places: Places
 ) -> Desired | None:
-    """Return what is done without the end of all present processes, besides ``then``; None if they have to end now."""
+    """Return the next step that keeps the present processes, ``then`` included; None if they have to end now."""
     # The processes that are to stay are known when a live change under way is over.
     is_changing = any(job_pod.phase is SideCarPhase.CHANGING for job_pod in old)
     if is_changing or not case.may_stop(placement):

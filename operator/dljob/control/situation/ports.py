@@ -201,7 +201,7 @@ class NotTaken(Exception):
 
 
 class Places(Protocol):
-    """What a start of a job needs to know of a platform."""
+    """The answers of a platform that a start of a job needs."""
 
     def host_of(self, key: PodKey, /) -> str:
         """Return the host at which the other pods of the job reach this one."""

@@ -115,7 +115,7 @@ class JobState:
         """
         Return whether a change to these GPUs surely loses no work of a job that no checkpoint saves.
 
-        Only to a part of its GPUs, or to more besides all of them: a job that exchanges some has to stop if it waits
+        Only to a part of its GPUs, or to more in addition to all of them: a job that exchanges some has to stop if it waits
         for GPUs of a job that waits for its own. While a change is under way its processes are not yet where
         ``placement`` says, so they might all have to leave.
         """

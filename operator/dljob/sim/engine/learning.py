@@ -108,7 +108,7 @@ class Learner:
         self._report_later(run)
 
     def training_goes_on(self, run: Run, *, pause_s: float, joins: bool) -> None:
-        """It trains again after a live change: how fast is measured anew."""
+        """It trains again after a live change: its speed is measured again."""
         seen = self._seen[run.traced.job.id]
         seen.window, seen.begun, seen.speed = SpeedWindow(), False, 0.0
         seen.held, seen.generation, seen.moved_at = run.serving, run.stamp, self._queue.now

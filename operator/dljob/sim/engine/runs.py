@@ -34,7 +34,7 @@ class Pod:
 
 @dataclass(slots=True, eq=False)
 class Newcomers:
-    """Processes that start beside those that train, and join them in a live change."""
+    """Processes that start while the others train, and join them in a live change."""
 
     target: Placement
     """Where the run is to be with them."""
