@@ -110,6 +110,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, file):
         "timeoutSeconds": 60,
         "to": "leader",
         "trusted": False,
+        "vet": False,
     }
     assert (spec["priority"], spec["suspend"], spec["backoffLimit"]) == (0, False, 3)
 

@@ -169,8 +169,12 @@ def test_server_needs_exactly_its_rights(tmp_path):
     with ControlPlane(tmp_path / "plane", wishes) as plane, inhabited(plane, tmp_path) as house:
         for path in ("page", "nodes", f"jobs/{RED}/red-runs"):
             house.ask(f"/api/v1/{path}", "chief")
+        house.suppose("chief", {})
         # The log is written a moment later.
-        wait_until(lambda: used(plane.audit_log) == granted())
+        wait_until(
+            lambda: used(plane.audit_log) == granted(),
+            lambda: f"either unused or not granted: {used(plane.audit_log) ^ granted()}",
+        )
 
 
 def test_a_token_for_another_audience_is_none(house):
