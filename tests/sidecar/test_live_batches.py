@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -105,3 +106,36 @@ def test_batches_without_samples_are_refused():
     for length, batch_size in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="at least one sample"):
             training.batches(length, batch_size)
+
+
+class ReadingAhead:
+    """A loader whose workers are two batches ahead, as those of a DataLoader."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._sampler = batches.ahead()
+        self.begun = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.begun += 1
+        ready: list[list[int]] = []
+        for samples in self._sampler:
+            ready.append(samples)
+            if len(ready) > 2:
+                yield ready.pop(0)
+        yield from ready
+
+
+def test_loader_begins_again_after_a_change(monkeypatch):
+    become(0, 2)
+    batches = training.batches(12, 4, seed=1, steps=9)
+    loader = ReadingAhead(batches)
+    seen = []
+    for batch, data in batches.over(loader):
+        assert data == batch.samples
+        seen.append(batch.step)
+        if batch.step == 5:
+            become(0, 4)
+            monkeypatch.setattr(training._Live, "changes", training._Live.changes + 1)
+    assert seen == list(range(1, 10))
+    assert loader.begun == 2
+    assert len(batch.samples) == 1
