@@ -828,7 +828,7 @@ class _Live:
         if self.joins:
             self._join()
         else:
-            self._wrap_again()
+            self._wrap_again({})
             self._write(self.JOINED, self.generation)
         return self._wrapped
 
@@ -1003,18 +1003,17 @@ class _Live:
         return state
 
     def _begin_again(self, whole: Any) -> None:
-        self._wrap_again()
+        options = {} if self.group is None else self.group.find_options(self._wrap)
+        self._wrap_again(options)
         if self._sharded is not None:
             self._sharded.load_state_dict(whole)
 
-    def _wrap_again(self) -> None:
+    def _wrap_again(self, options: dict[str, Any]) -> None:
         first = self._parts[0] if self._sharded is None else self._sharded
         # The former one ends first, because its hooks would still reduce the gradients.
         self._wrapped._wrapped = None  # noqa: SLF001 - made for this class
         if self._wrap is not None:
-            is_first = not (self.joins or _Live.changes)
-            known = {} if is_first or self.group is None else self.group.find_options(self._wrap)
-            first = self._wrap(first, **known)
+            first = self._wrap(first, **options)
         self._wrapped._wrapped = first  # noqa: SLF001
 
     def _take_place(self, change: _Change, new: int) -> None:

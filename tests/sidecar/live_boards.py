@@ -10,16 +10,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 SLOTS = 256
 SIZE = 64 * (SLOTS + 1)
@@ -120,6 +120,64 @@ Spawn = Callable[[Sequence[str], Mapping[str, str]], Process]
 
 def spawn_program(command: Sequence[str], environment: Mapping[str, str]) -> Process:
     return subprocess.Popen(command, env={**os.environ, **environment})
+
+
+class Spares:
+    """Starts trainings of :mod:`tests.sidecar.live_ddp` as forks of one process, as a SideCar starts its spares."""
+
+    def __init__(self, python: str, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [python, "-m", "tests.sidecar.live_ddp"],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __call__(self, command: Sequence[str], environment: Mapping[str, str]) -> Process:
+        """Start a training; the last word of the command is its journal."""
+        pid = self.ask({"journal": command[-1], "variables": dict(environment)})
+        assert pid is not None
+        return Fork(self, pid)
+
+    def ask(self, request: Mapping[str, Any]) -> int | None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: int | None = json.loads(self._process.stdout.readline())
+        return answer
+
+
+class Fork:
+    """A process that :class:`Spares` has started."""
+
+    def __init__(self, spares: Spares, pid: int) -> None:
+        self._spares = spares
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        return self._spares.ask({"poll": self.pid})
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = time.monotonic() + (timeout or LIMIT_SECONDS)
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a training", timeout or LIMIT_SECONDS)
+            time.sleep(0.005)
+        return code
+
+    def kill(self) -> None:
+        # Not reaped before its end has been told, so the number is its own.
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def find_port() -> int:
@@ -327,7 +385,3 @@ class Job:
         for member in self.members:
             if member.process.wait(LIMIT_SECONDS) != 0:
                 raise Failed(self._describe(member))
-
-
-def python_command(script: Path, *words: str, python: str = sys.executable) -> list[str]:
-    return [python, str(script), *words]
