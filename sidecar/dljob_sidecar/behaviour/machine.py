@@ -86,7 +86,7 @@ from dljob_sidecar.behaviour.events import (
     Withdraw,
     Withdrawn,
 )
-from dljob_sidecar.behaviour.membership import find_difference, joins_others
+from dljob_sidecar.behaviour.membership import find_difference
 from dljob_sidecar.behaviour.state import (
     LIVE_CHANGE_FAILED,
     TOO_SLOW,
@@ -322,7 +322,9 @@ def _start(machine: Machine) -> tuple[Machine, tuple[Action, ...]]:
     assert isinstance(machine.target, Run)
     run, attempt = machine.target, machine.attempt + 1
     is_live = machine.limits.live_seconds > 0 and not machine.has_fallen_back(run)
-    joins = is_live and joins_others(run)
+    live = run.live if is_live else None
+    # Where all processes join, others train already.
+    joins = live is not None and max(live.members[rank] for rank in run.ranks) < 0
     started = replace(machine, run=run, attempt=attempt, ended=(), failure=None)
     started = replace(started, culprit=None, is_finished=False, is_unstepped=False, trial=Trial())
     started = replace(started, capable=0, live_trial=LiveTrial(), changing=run if joins else None)

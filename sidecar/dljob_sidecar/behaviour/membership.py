@@ -56,9 +56,3 @@ def _has_own_gpus(run: Run) -> bool:
 def gpu_of(run: Run, rank: int) -> str:
     """Return the GPU of a process in a run where each has its own."""
     return run.gpus[rank - run.rank_offset]
-
-
-def joins_others(run: Run) -> bool:
-    """Return True if all processes of this container join processes that train elsewhere."""
-    live = run.live
-    return live is not None and all(live.members[rank] < 0 for rank in run.ranks)
