@@ -120,9 +120,7 @@ def list_plays(kind: str, policy: str, sizes: Sizes) -> list[Play]:
         places = [f"{plan.name}, seed {seed}" for plan in PLANS for seed in range(sizes.seeds)]
     else:
         places = [f"{each.trace.name}, load {each.load:g}" for each in list_scenarios(sizes)]
-    return [
-        Play(kind, place, number, policy, is_live=False) for number, place in enumerate(places)
-    ]
+    return [Play(kind, place, number, policy, is_live=False) for number, place in enumerate(places)]
 
 
 def play(task: Play, sizes: Sizes) -> Result:

@@ -382,7 +382,7 @@ class _Board:
         self._place = rank + 1
         self._world = world
         restarts = _number("TORCHELASTIC_RESTART_COUNT", default=0)
-        # A live change begins anew with the ranks that it makes.
+        # A live change begins again with the ranks that it makes.
         self._start = restarts + (_number("DLJOB_GENERATION", default=0) << 16)
         self._saved = -1
 
@@ -487,7 +487,7 @@ def _find_agreement() -> _Alone | _Board | _Collective:
 
 
 def _forget_agreement() -> None:
-    """Let the ranks choose their agreement anew; an open request stays open."""
+    """Let the ranks choose their agreement again; an open request stays open."""
     for agreement in _agreements:
         if isinstance(agreement, _Board):
             agreement.close()
@@ -626,9 +626,9 @@ def batches(
     epochs: int | None = None,
 ) -> Batches:
     """
-    Return the global batches of a training over ``length`` samples, shuffled anew in each epoch.
+    Return the global batches of a training over ``length`` samples, shuffled in another order in each epoch.
 
-    All ranks get parts of the same batches, whatever their number. They end after ``steps`` batches or
+    Any number of ranks gets parts of the same batches. They end after ``steps`` batches or
     ``epochs`` epochs, or never. With an elastic batch DLJob's size replaces ``batch_size``.
     """
     return Batches(length, batch_size, seed=seed, steps=steps, epochs=epochs)
@@ -759,7 +759,7 @@ class _Live:
     This process in the live changes of its start.
 
     SideCar and processes share a board of numbers: a header, and a slot of each process, which that
-    process alone writes. What several write or compare is under the lock of the file.
+    process alone writes. Values that several write or compare are under the lock of the file.
     """
 
     registered: ClassVar[_Live | None] = None

@@ -8,7 +8,7 @@ import pytest
 from dljob.core.cycle import schedule
 from dljob.core.model import CauseCode, JobId
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.planning import Reshape, Start, Stop, Wait
+from dljob.core.planning import Move, Reshape, Start, Stop, Wait
 from dljob.sim import policies
 from tests.builders import make_cluster, make_placement, make_profile, make_snapshot
 from tests.builders import make_state as state
@@ -69,6 +69,7 @@ def test_live_job_grows_onto_a_further_node():
         old = state("old", options=(2, 4), holds={"n0": (0, 1)}, **known)
         world = make_snapshot(make_cluster(n0=2, n1=4), old, profiles=PROFILES)
         (step,) = schedule(world, policies.make("max-min")).steps
+        assert isinstance(step, Reshape | Move)
         return set(step.new.nodes)
 
     assert grow() == {"n1"}

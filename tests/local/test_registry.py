@@ -15,9 +15,9 @@ from dljob.control.situation.ports import NotKept
 from dljob.core.model import JobId, Node, NodeName
 from dljob.local.events import Events
 from dljob.local.folders import Folders, StateError
-from dljob.local.jobs import registry as registry_module
 from dljob.local.jobs.jobs_file import LOCKED_S
 from dljob.local.jobs.registry import Registry
+from dljob.local.jobs.rows import read_rows
 from dljob.local.machine import Machine
 from tests.local.stages import job_document
 
@@ -95,7 +95,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def test_a_list_that_is_locked_while_it_is_read_first_is_waited_for(path, monkeypatch):
-    opened = registry_module.read_rows
+    opened = read_rows
 
     def lock_and_read(db: sqlite3.Connection) -> Any:
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -108,7 +108,7 @@ def test_a_list_that_is_locked_while_it_is_read_first_is_waited_for(path, monkey
         finally:
             unlock.join()
 
-    monkeypatch.setattr(registry_module, "read_rows", lock_and_read)
+    monkeypatch.setattr("dljob.local.jobs.registry.read_rows", lock_and_read)
     with closing(Registry.open(path)) as registry:
         assert {*registry.entries} == {ODD, FINE}
 

@@ -233,7 +233,7 @@ class Controller:
             self._metrics.waited(job, **waited._asdict())
         self.scene = scene
         if is_pod_gone:
-            # What waited for the end of this pod is safe now.
+            # The steps that waited for the end of this pod are safe now.
             self._alarm.ring()
         self._metrics.cycle(time.perf_counter() - began, decided=decision is not None)
         self._plan_next(scene)

@@ -1,7 +1,7 @@
 """
 Sends the difference between what :mod:`dljob.control.acting.desired_pods` wants and what there is.
 
-Every request may be repeated. What would be harmful without a record (a pod that no status
+Every request may be repeated. A step that would be harmful without a record (a pod that no status
 mentions, a run in a pod that is not known to be in use) is recorded first, and a later cycle repeats the requests.
 Targets go out first, because they cost nothing and jobs wait for them. Then pods are created
 and ended, all at once. The last creations may still be under way when the next cycle begins, but not

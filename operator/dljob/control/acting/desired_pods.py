@@ -1,8 +1,8 @@
 """The next record of each job, and the duty of each of its pods: the paper's coordinator.
 
 :func:`desired` is a function of one :class:`~dljob.control.situation.scene.Scene`, which has the record, what is
-observed, and the claims on GPUs. :mod:`dljob.control.acting.applying` sends the difference from what was declared and
-from what is there. Neither keeps the way to a goal between cycles, so a restart of the controller, a lost
+observed, and the claims on GPUs. :mod:`dljob.control.acting.applying` sends the difference from the last declaration and
+from the pods that exist. Neither keeps the way to a goal between cycles, so a restart of the controller, a lost
 declaration or a replaced decision needs no code of its own: the next cycle finds what still differs.
 
 In place, a newcomer's pods start at once, while its victims still train; when the pods are ready,

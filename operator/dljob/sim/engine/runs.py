@@ -39,7 +39,7 @@ class Newcomers:
     target: Placement
     """Where the run is to be with them."""
     gpus: set[GpuRef]
-    """Those on which they start."""
+    """The GPUs on which they start."""
     are_called_off: bool = False
     """True once the run shall be elsewhere: they end, and their GPUs are released."""
 

@@ -146,7 +146,7 @@ LIVE: Options = (
         default=0.0,
         metavar="SHARE",
         help="Let such a share of the jobs, drawn by --seed, change their GPUs live where some of them stay: their "
-        "processes go on, and newcomers start beside them. A column live of TRACE (0 or 1) says it of single jobs.",
+        "processes go on, and newcomers start meanwhile. A column live of TRACE (0 or 1) says it of single jobs.",
     ),
     click.option(
         "--live-cost",
