@@ -2,7 +2,7 @@
 The proof that the processes which left a live change are gone, while the others train on.
 
 As at a release, two scans in a row find no process of theirs, and the memory of their GPUs is what it
-was before them. The training goes on beside it: a process belongs to one that stays if it descends from
+was before them. The training goes on meanwhile: a process belongs to one that stays if it descends from
 it or has inherited its environment, and every other process of the job counts as one of those that
 left. A mapping that a process which stays keeps of their memory blocks the proof like any other use.
 """
