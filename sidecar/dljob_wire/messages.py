@@ -474,7 +474,7 @@ class LiveChange:
 
 @dataclass(frozen=True)
 class LiveState:
-    """Whether the processes of this container can change live, and how that went."""
+    """The ability of the processes of this container to change live, and their latest live changes."""
 
     capable: int = declare(Whole(0, MOST_GPUS), 0)
     """The number of processes that have registered their state and pass boundaries."""

@@ -219,7 +219,7 @@ for name, weight in weights[0].items():
 
 
 @pytest.mark.parametrize("name", ["live", "fsdp2"])
-def test_example_learns_over_live_changes_what_it_learns_alone(tmp_path, name):
+def test_example_learns_over_live_changes_as_it_does_alone(tmp_path, name):
     python, script = find_python("latest"), str(ROOT / "examples" / name / "train.py")
     live, alone = tmp_path / "live", tmp_path / "alone"
     command = [python, script, "--steps=1000000", "--save-every=20", f"--out={live}"]

@@ -128,7 +128,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Capable:
-    """So many processes of the attempt can change live: they have registered and pass boundaries."""
+    """This number of processes can change live: they have registered and pass boundaries."""
 
     attempt: int
     processes: int
@@ -143,7 +143,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Awaited:
-    """What the live change waits for."""
+    """The present obstacle to the live change, in words."""
 
     attempt: int
     what: str

@@ -1,7 +1,7 @@
 """
-Which processes stay, leave and join in one container when the members of a job change live.
+The processes of one container that stay, leave and join when the members of a job change live.
 
-The machine asks whether the change is possible at all, and ``dljob_sidecar.processes`` who is who.
+The machine asks if the change is possible, and ``dljob_sidecar.processes`` which process does which.
 """
 
 from __future__ import annotations

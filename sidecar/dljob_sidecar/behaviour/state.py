@@ -88,7 +88,7 @@ class Machine:
     """True if the live change may hold up the training, because all that join are ready."""
     is_withdrawing: bool = False
     awaited: str = ""
-    """What the live change waits for."""
+    """The present obstacle to the live change, in words."""
     live_trial: LiveTrial = LiveTrial()
     """The latest trial of a live change in the latest attempt."""
     live_change: LiveChange | None = None

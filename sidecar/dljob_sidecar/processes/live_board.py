@@ -40,7 +40,7 @@ PLACES = ("/dev/shm", "/tmp")  # noqa: S108 - the folder in it belongs to the Si
 
 
 class Header(NamedTuple):
-    """What is under way."""
+    """The change that is under way."""
 
     pending: int
     """The generation to which a change is under way, a negative number of a trial, or 0."""
@@ -53,7 +53,7 @@ class Header(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What one process says."""
+    """The slot of one process."""
 
     pid: int = 0
     capable: int = 0

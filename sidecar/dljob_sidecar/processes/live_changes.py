@@ -8,7 +8,7 @@ boundaries; the processes that left end; and it is proven that they are gone, as
 the change counts. A trial takes the same steps with the same members.
 
 Only :mod:`dljob_sidecar.behaviour` decides what follows a failure. This module reports it, and ends
-nobody but the processes that have left, and those that came for a change that is withdrawn.
+only processes that have left, or that came for a change that is withdrawn.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ class LiveChanges:
 
     def _follow_boundary(self, board: Board, move: Move) -> None:
         staying = [one for one in self._starter.members if one not in move.leaving]
-        # Those that only join are members already.
+        # In a container that only joins, the members are the joining processes.
         present = list(dict.fromkeys((*staying, *move.joining)))
         if self._see_failure(board, move, (*present, *move.leaving)):
             return
@@ -422,8 +422,12 @@ class LiveChanges:
         for one in move.leaving:
             one.is_member = False
         for one in (*self._starter.members, *move.joining):
-            rank = move.difference.stays.get(one.rank, one.rank) if one.is_member else one.rank
-            one.take_rank(rank, laid_out[rank].gpus)
+            # The local rank stays, as the ordinal of the GPU does.
+            one.rank = move.difference.stays.get(one.rank, one.rank) if one.is_member else one.rank
+            one.gpus, one.is_member = laid_out[one.rank].gpus, True
+            if one.signature is not None and one.output is not None:
+                one.signature = one.rank
+                one.output.sign(one.rank)
         self._capable = target.processes
         self._on_changed(target)
 

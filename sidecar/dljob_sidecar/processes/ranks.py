@@ -58,13 +58,6 @@ class RankProcess:
     def is_living(self) -> bool:
         return bool(self.pid) and self.ended is None
 
-    def take_rank(self, rank: int, gpus: tuple[str, ...]) -> None:
-        """Be another rank of the job from now on; the local rank stays, as the ordinal of the GPU does."""
-        self.rank, self.gpus, self.is_member = rank, gpus, True
-        if self.signature is not None and self.output is not None:
-            self.signature = rank
-            self.output.sign(rank)
-
     def describe(self) -> Process:
         return Process(
             rank=self.rank,
