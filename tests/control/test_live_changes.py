@@ -7,6 +7,7 @@ import pytest
 
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.judging.judging import judge
+from dljob.control.judging.live_changes import in_ms
 from dljob.control.situation.ports import PodKey
 from dljob.control.situation.status import ConditionType, StartNumber, Trust
 from dljob.core.model import Checkpoint, JobId, Mechanism, NodeName, Phase
@@ -214,6 +215,17 @@ def test_pause_of_a_live_change_counts():
     assert (status.phase, status.running, news) == (Phase.RUNNING, 7, ["Running"])
     assert (status.live_changes, status.live_seconds) == (1, 0.04)
     assert (status.reshape_seconds, status.paused_at) == (0.04, None)
+
+
+def test_short_pauses_are_shown_by_tenths_of_a_millisecond():
+    assert [in_ms(each) for each in (0.00043, 0.0099, 0.0432)] == ["0.4 ms", "9.9 ms", "43 ms"]
+
+
+def test_condition_of_unsaved_work_tells_of_live_changes():
+    unsaved = {"checkpoint": NONE, "trust": Trust.UNTRIED}
+    trial = LiveTrial(1, True, 0.012)
+    status, _ = judged(training(able(run(5, 0, 1), trial=trial), **unsaved))
+    assert "its GPUs change live" in status.condition(ConditionType.SAVED).message
 
 
 def test_change_that_fell_back_is_the_last_for_now():

@@ -21,6 +21,7 @@ from dljob_wire.messages import Saving, State
 from dljob_wire.training import is_at_end
 
 KEEPS = "it keeps the GPUs it starts with, unless a job of a higher priority needs them"
+_KEEPS_SOME = "its GPUs change live as long as one of its processes stays, and it is stopped only for a job of a higher priority"
 _REMEDY = (
     "fix it, then run dljob suspend and dljob resume, or set checkpoint.trusted: true in its file"
 )
@@ -282,7 +283,8 @@ def _condition(job: Job, status: Status) -> Condition:
 
 def _describe(job: Job, status: Status) -> tuple[bool, str, str]:
     if not is_declared(job.checkpoint):
-        return False, "NoCheckpoint", f"no checkpoint: {KEEPS}"
+        keeps = _KEEPS_SOME if status.live is Trust.CONFIRMED else KEEPS
+        return False, "NoCheckpoint", f"no checkpoint: {keeps}"
     if job.checkpoint.trusted:
         return (
             True,

@@ -294,7 +294,7 @@ def _be_running(case: Case, placement: Placement) -> None:
     how = ""
     if was_live:
         pause = status.live_seconds - case.status.live_seconds
-        how = f"; its processes stayed and paused for {pause * 1000:.0f} ms"
+        how = f"; its processes stayed and paused for {live_changes.in_ms(pause)}"
     case.news.append(News("Running", f"trains on {placement}{how}"))
 
 

@@ -133,9 +133,7 @@ def _describe(status: Status, states: Sequence[State]) -> Condition | None:
     reports = [state.live for state in states if state.live is not None]
     if status.live is Trust.CONFIRMED:
         pause = max((report.trial.seconds for report in reports), default=0.0)
-        message = (
-            f"its processes stay when its GPUs change: a trial paused it for {pause * 1000:.0f} ms"
-        )
+        message = f"its processes stay when its GPUs change: a trial paused it for {in_ms(pause)}"
         return Condition(ConditionType.LIVE, status=True, reason="Live", message=message)
     if status.live is not Trust.FAILED:
         return None
@@ -146,6 +144,11 @@ def _describe(status: Status, states: Sequence[State]) -> Condition | None:
     message = f"its processes restart when its GPUs change: {why}"
     message += again if status.live_failures < MOST_FAILURES else ""
     return Condition(ConditionType.LIVE, status=False, reason="NotLive", message=message)
+
+
+def in_ms(seconds: float) -> str:
+    """Return a pause in milliseconds, for people."""
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
 def count(status: Status, started: Iterable[JobPod]) -> Status:
