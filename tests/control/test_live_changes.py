@@ -221,7 +221,7 @@ def test_short_pauses_are_shown_by_tenths_of_a_millisecond():
     assert [in_ms(each) for each in (0.00043, 0.0099, 0.0432)] == ["0.4 ms", "9.9 ms", "43 ms"]
 
 
-def test_condition_of_unsaved_work_tells_of_live_changes():
+def test_condition_of_unsaved_work_mentions_live_changes():
     unsaved = {"checkpoint": NONE, "trust": Trust.UNTRIED}
     trial = LiveTrial(1, True, 0.012)
     status, _ = judged(training(able(run(5, 0, 1), trial=trial), **unsaved))
