@@ -34,6 +34,7 @@ FIXED: dict[str, list[Json]] = {
     "checkpoint": [{"checkpoint": {"path": "/ckpt"}}, {"checkpoint": {"graceSeconds": 20}}],
     "environment": [{"environment": {"python": "/opt/env/bin/python"}}],
     "warmStart": [{"warmStart": {"preload": ["torch"]}}],
+    "liveSeconds": [{"liveSeconds": 5}, {"liveSeconds": 0}],
     "batch": [{"batch": {"elastic": False}}],
     "auxiliaries": [{"auxiliaries": [AUXILIARY]}],
     "template": [
