@@ -227,9 +227,9 @@ def test_label_on_a_used_node_gives_no_second_master(stage):
 @pytest.mark.processes
 def test_returning_node_frees_nothing_before_the_proof(control_plane, namespace, tmp_path):
     with staged(control_plane, namespace, tmp_path, {A: 4, B: 4}) as stage:
-        stage.start_operator()
-        # The policy may not give the GPUs of this job, whose speed elsewhere it does not know yet, to the next one.
-        stage.submit("job", iterations=10**6, gpus={"options": [4]}, priority=1)
+        # By this policy the next job takes no GPUs of this one.
+        stage.start_operator(settings={"policy": "fifo"})
+        stage.submit("job", iterations=10**6, gpus={"options": [4]})
         stage.wait_for_phase("job", "Running")
         (here,) = (each["name"] for each in stage.status("job")["allocation"]["nodes"])
         (there,) = {A, B} - {here}
