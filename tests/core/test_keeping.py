@@ -56,6 +56,12 @@ def test_unsaved_live_job_grows_and_shrinks():
     assert isinstance(started, Start)
 
 
+def test_unsaved_live_job_keeps_its_gpus_after_its_last_step():
+    done = {"iterations_total": 400.0, "is_live": True}
+    assert steps(unsaved(**done)) == []
+    assert steps(unsaved(**done, holds={"n0": (0, 1, 2, 3)}), state("new", order=1)) == []
+
+
 def test_unsaved_live_job_is_not_stopped_for_gain():
     live = replace(unsaved(holds={"n0": (0, 1, 2, 3)}), is_live=True, iterations_total=1e6)
     short = state("short", options=(4,), order=1, iterations_total=10.0)

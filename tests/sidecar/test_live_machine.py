@@ -31,7 +31,7 @@ from dljob_sidecar.behaviour.events import (
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, Reaction, react
 from dljob_sidecar.behaviour.membership import Difference, find_difference
-from dljob_wire.messages import Live, LiveChange, LiveTrial, Peer, Phase
+from dljob_wire.messages import Live, LiveChange, LiveTrial, Peer, Phase, Refused
 from tests.sidecar.targets import INCARNATION, as_follower, live_run, run, stop
 
 READY = Machine(INCARNATION, Limits(saves=True, tries=True, live_seconds=30.0))
@@ -109,6 +109,24 @@ def test_newer_declaration_withdraws_and_wins():
 def test_stop_without_a_checkpoint_does_not_wait():
     assert follow(*CAPABLE, Told(LARGER), Told(stop(4, checkpoint=False))).actions[0] == Terminate()
     assert follow(*CAPABLE, Told(LARGER), Interrupted()).actions[0] == Withdraw()
+
+
+def test_repeat_changes_nothing_and_an_interrupt_refuses_the_next():
+    changing = follow(*CAPABLE, Told(LARGER)).machine
+    assert react(changing, Told(LARGER)) == (changing, (), None, None)
+    interrupted = follow(Interrupted(), Told(stop(5)), machine=changing)
+    assert interrupted.refused is Refused.LEAVING
+    assert interrupted.machine.phase is Phase.CHANGING
+    # It saves itself once the change was taken back.
+    assert react(interrupted.machine, Withdrawn(1)).actions[0] == Checkpoint()
+
+
+def test_trial_that_cannot_begin_costs_nothing():
+    trying = (*CAPABLE, Told(replace(FIRST, live_trial=1)))
+    refused = follow(*trying, ChangeRefused(1, "no space left"))
+    assert refused.actions == ()
+    trial = refused.machine.live_trial
+    assert (trial.succeeded, trial.ended, trial.message) == (False, False, "no space left")
 
 
 def test_change_that_is_refused_falls_back_with_a_checkpoint_once():

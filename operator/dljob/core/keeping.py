@@ -3,7 +3,7 @@ Jobs whose work nothing saves keep their GPUs, or some of them: the law ``work-k
 
 Called by :func:`dljob.core.cycle.schedule`. The policy sees such a job with its present number of GPUs
 as the only option. One whose processes stay when its GPUs change (``is_live``) is seen with all its options,
-because it may shrink and grow as long as some of its processes go on. If the answer leaves all of these jobs their GPUs, it counts, so the order of
+because it may shrink and grow as long as some of its processes go on, until its last step. If the answer leaves all of these jobs their GPUs, it counts, so the order of
 the policy holds: jobs behind do not get the GPUs that the first job in the queue waits for. Only if
 the answer would cost a job its work, the policy decides once more and sees neither these jobs nor
 their GPUs. They give their GPUs up where a law demands it (they are suspended, their node is lost,
@@ -32,8 +32,8 @@ _TURN = Cause(CauseCode.ITS_TURN)
 
 def keeps(state: JobState) -> bool:
     """Return whether a job with GPUs keeps just these, because any change would lose its work."""
-    may_change = state.is_live and not state.adjusting
-    return state.unsaved_from is not None and state.has_allowed_size and not may_change
+    is_unsaved = state.unsaved_from is not None and not state.may_change_live
+    return is_unsaved and state.has_allowed_size
 
 
 def remains(state: JobState) -> bool:

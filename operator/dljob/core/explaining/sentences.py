@@ -120,7 +120,7 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
         why = "until it ends" if is_ending else "as long as no checkpoint saves its work"
         kept = (
             "some of these GPUs, and may lose or get others live,"
-            if state.is_live
+            if state.may_change_live
             else "these GPUs"
         )
         told += f"; it keeps {kept} {why}"

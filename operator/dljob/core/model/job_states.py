@@ -111,15 +111,24 @@ class JobState:
             and not set(held.refs()).isdisjoint(placement.refs())
         )
 
+    @property
+    def may_change_live(self) -> bool:
+        """
+        True if its GPUs can change now while its processes stay.
+
+        During a change they are not yet where ``placement`` says, so they might all have to leave. After its last
+        step it evaluates or exports, and comes to no further boundary of a step.
+        """
+        return self.is_live and not self.adjusting and self.iterations_done < self.iterations_total
+
     def keeps_work_on(self, placement: Placement) -> bool:
         """
         Return whether a change to these GPUs surely loses no work of a job that no checkpoint saves.
 
         Only to a part of its GPUs, or to more in addition to all of them: a job that exchanges some has to stop if it waits
-        for GPUs of a job that waits for its own. While a change is under way its processes are not yet where
-        ``placement`` says, so they might all have to leave.
+        for GPUs of a job that waits for its own.
         """
-        if self.placement is None or self.adjusting or not self.changes_live(placement):
+        if self.placement is None or not self.may_change_live or not self.changes_live(placement):
             return False
         held, given = set(self.placement.refs()), set(placement.refs())
         return held <= given or given <= held
