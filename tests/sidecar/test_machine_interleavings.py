@@ -99,9 +99,7 @@ def test_laws_hold_on_many_walks_with_live_changes():
         world = World(saves=number % 3 > 0, tries=number % 2 > 0, lives=True)
         walk(world, random.Random(f"live {number}"))
         heard.update(world.heard)
-    assert heard <= POSSIBLE - ELSEWHERE
-    # The others are in test_live_machine.py.
-    assert len(heard) > 0.9 * len(POSSIBLE)
+    assert heard >= POSSIBLE - ELSEWHERE, POSSIBLE - ELSEWHERE - heard
 
 
 def test_each_impossible_pair_has_one_reason():
