@@ -149,6 +149,7 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.IDLE_GPUS: lambda _: "these GPUs would be idle",
     CauseCode.FASTER_WITH_MORE: lambda _: "it is done sooner with more GPUs",
     CauseCode.FASTER_WITH_FEWER: lambda _: "it is done sooner with fewer GPUs",
+    CauseCode.WITHIN_BUDGET: lambda _: "it stays within its budget with fewer GPUs",
     CauseCode.FAIR_SHARE: lambda cause: (
         f"{cause.job} is due its fair share" if cause.job else "the shares are fair so"
     ),

@@ -14,6 +14,7 @@ class CauseCode(StrEnum):
     IDLE_GPUS = "IdleGpus"
     FASTER_WITH_MORE = "FasterWithMore"
     FASTER_WITH_FEWER = "FasterWithFewer"
+    WITHIN_BUDGET = "WithinBudget"
     FAIR_SHARE = "FairShare"
     EXPLORING = "Exploring"
     PACKING = "Packing"
@@ -51,6 +52,7 @@ OWN_REASONS = frozenset(
         CauseCode.TWO_MASTERS,
         CauseCode.NAMESPACE_LIMIT,
         CauseCode.FASTER_WITH_FEWER,
+        CauseCode.WITHIN_BUDGET,
         CauseCode.TOO_LARGE,
         CauseCode.EXPLORING,
         CauseCode.GANG_INCOMPLETE,
