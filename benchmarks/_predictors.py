@@ -81,7 +81,7 @@ def _bare(kind: JobType) -> str:
 def predict_by_utility(curve: Curve, known: int, _: Mapping[JobType, Profile]) -> Predict:
     """Coach's, which looks at this job alone."""
     found = marginal_utility.fit([Sample(p.gpus, 1, p.speed) for p in curve.points[:known]])
-    return lambda shape: found.speed(shape.gpus)
+    return lambda shape: found.speed(shape.gpus, 1)
 
 
 PREDICTORS = {

@@ -7,13 +7,14 @@ workload was read. The truth stays what it is; only :attr:`~dljob.sim.jobs.workl
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from dljob.core.model import Mechanism
 from dljob.core.predicting import mini_epochs
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.sim.jobs.workloads import Workload
-from dljob_lab import marginal_utility
+from dljob_lab import marginal_utility, roles
 from dljob_wire.messages import Shape
 
 
@@ -30,11 +31,16 @@ def know_by_mini_epochs(workload: Workload) -> Workload:
 
 def believe_marginal_utility(workload: Workload) -> Workload:
     """Let policies believe Coach's function, fitted to what they know, in every shape there is."""
+    # Jobs of one type have their workers and servers alike.
+    jobs = {traced.job.type: traced.job for traced in reversed(workload.jobs)}
     known = {
-        kind: marginal_utility.believe(profile, workload.truths[kind].speeds)
+        kind: marginal_utility.believe(
+            profile, workload.truths[kind].speeds, split=partial(roles.split, jobs[kind])
+        )
         for kind, profile in workload.known.items()
+        if kind in jobs
     }
-    return replace(workload, known=known)
+    return replace(workload, known={**workload.known, **known})
 
 
 def price_mini_epochs(

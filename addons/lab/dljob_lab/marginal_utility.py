@@ -16,14 +16,16 @@ Speeds are divided by the largest one first, so that the outcome does not depend
 time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from dljob.core.predicting.speed_curves import points_by_type
 from dljob.core.profiles import Profile, Speed
+from dljob_lab.roles import Split, list_next
 from dljob_wire.messages import Shape
 
 FLOOR = 1e-3
@@ -52,7 +54,7 @@ class Utility(NamedTuple):
     unit: float
     """The speed that counts as 1."""
 
-    def speed(self, workers: int, servers: int = 1) -> float:
+    def speed(self, workers: int, servers: int) -> float:
         """Iterations or epochs a second, never below a small share of the observed speed."""
         return self.unit * max(FLOOR, self._value(workers, servers))
 
@@ -61,9 +63,18 @@ class Utility(NamedTuple):
         by_servers = self.bend_by_servers * (servers - self.best_servers) ** 2
         return self.most - by_workers - by_servers
 
+    def gain(self, old: Split, new: Split) -> float:
+        """By how much the speed rises with the new numbers; below zero where it falls."""
+        return self.unit * (self._value(*new) - self._value(*old))
 
-def fit(samples: Sequence[Sample]) -> Utility:
+
+def fit(samples: Iterable[Sample]) -> Utility:
     """Fit the function to at least one sample."""
+    return _fit(tuple(samples))
+
+
+@lru_cache(maxsize=4096)
+def _fit(samples: tuple[Sample, ...]) -> Utility:
     # Not at the top: the solver takes as long to import as all the rest of the brain.
     from scipy.optimize import least_squares  # noqa: PLC0415
 
@@ -81,22 +92,39 @@ def fit(samples: Sequence[Sample]) -> Utility:
     return Utility(bend_by_workers, best_workers, bend_by_servers, best_servers, most, unit)
 
 
-def believe(profile: Profile, shapes: Iterable[Shape]) -> Profile:
+def choose(utility: Utility, splits: Collection[Split]) -> Split:
+    """Return where the function leads from the smallest choice: the larger gain first, a worker at equal ones."""
+    now = min(splits)
+    while steps := list_next(now, splits):
+        best = max(steps, key=lambda step: utility.gain(now, step))
+        if utility.gain(now, best) <= 0.0:
+            break
+        now = best
+    return now
+
+
+def believe(profile: Profile, shapes: Iterable[Shape], *, split: Callable[[int], Split]) -> Profile:
     """
     The profile of a job that holds only the fitted speed in each of these shapes.
 
     The function knows neither nodes nor types of GPU. It is fitted to the measurements of a type,
-    or to all where a type was not measured. The number of parameter servers is fixed.
+    or to all where a type was not measured. ``split`` says what a number of GPUs is to the job.
     """
-    samples: Mapping[str, list[Sample]] = {
-        kind: [Sample(point.gpus, 1, point.speed) for point in points]
-        for kind, points in points_by_type(profile).items()
-    }
+    samples = sample(profile, split=split)
     if not samples:
         return profile
     utilities = {kind: fit(each) for kind, each in samples.items()}
     usual = fit([sample for each in samples.values() for sample in each])
     speeds = {
-        shape: Speed(utilities.get(shape.gpu_type, usual).speed(shape.gpus)) for shape in shapes
+        shape: Speed(utilities.get(shape.gpu_type, usual).speed(*split(shape.gpus)))
+        for shape in shapes
     }
     return replace(profile, speeds=speeds)
+
+
+def sample(profile: Profile, *, split: Callable[[int], Split]) -> Mapping[str, list[Sample]]:
+    """Return the measured speeds of each type of GPU, by workers and servers."""
+    return {
+        kind: [Sample(*split(point.gpus), point.speed) for point in points]
+        for kind, points in points_by_type(profile).items()
+    }
