@@ -13,7 +13,8 @@ from dljob.installed import POLICIES, find_points, miss_add_on
 
 LAB_POLICIES: Final = frozenset(
     [
-        *("afs-l", "afs-p", "afs-s", "dragon", "fjf", "gang-fifo", "hdf", "hesrpt", "kube-default"),
+        *("afs-l", "afs-p", "afs-s", "coach", "dragon", "fjf", "gang-fifo", "hdf", "hesrpt"),
+        "kube-default",
         *(
             "kube-pods",
             "locality",
