@@ -47,5 +47,6 @@ WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
 
 FROM_TRACES: Mapping[str, Callable[[Watch | None, Sequence[Path]], Reproduction]] = {
     "afs": afs.reproduce_from,
+    "gang": gang.reproduce_from,
 }
 """The reproductions that play the traces of a folder instead of the shipped ones."""

@@ -9,6 +9,7 @@ needs. ``docs/reproduction/coach.md`` lists the assumptions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from dljob.sim.engine.world import World
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob.sim.results.records import Record
 from dljob.sim.simulating import Watch
+from dljob_lab.reproducing import coach_runs
 from dljob_lab.reproducing.findings import Reproduction, Row
 from dljob_wire.messages import Shape
 
@@ -150,6 +152,11 @@ def reproduce(watch: Watch | None) -> Reproduction:
     """Play the tables and what explains them, and set the thesis's figures next to ours."""
     rows = (*_compare_table(), *_compare_deadlocks(), *_compare_first(watch))
     return Reproduction(rows, notes=NOTES)
+
+
+def reproduce_from(watch: Watch | None, folders: Sequence[Path]) -> Reproduction:
+    """Compare the contents of the author's files with ours; the tables need no files."""
+    return Reproduction(tuple(row for each in folders for row in coach_runs.compare(each, watch)))
 
 
 _TABLE = (

@@ -36,7 +36,8 @@ from dljob_lab.reproducing.findings import Row
     "--traces",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="DIR",
-    help="Play the traces in DIR instead of the shipped ones; for afs: philly_CLUSTER.csv.",
+    help="Play the traces in DIR instead of the shipped ones; for afs: philly_CLUSTER.csv; for gang: the "
+    "folder JobHandler of the author's repository.",
 )
 def command(
     name: str,
