@@ -45,7 +45,17 @@ every_policy = pytest.mark.parametrize("name", policies.NAMES)
 
 ELASTIC = {
     *("adaptive", "afs-l", "afs-p", "afs-s", "coach", "dragon", "foresight", "hdf", "hesrpt"),
-    *("lyra", "max-min", "optimus", "optimus-periodic", "sia", "smartfill", "srsf-e", "srtf-e", "themis"),
+    *(
+        "lyra",
+        "max-min",
+        "optimus",
+        "optimus-periodic",
+        "sia",
+        "smartfill",
+        "srsf-e",
+        "srtf-e",
+        "themis",
+    ),
 }
 """Policies that may change a decision step by step; the others are at rest after one."""
 
