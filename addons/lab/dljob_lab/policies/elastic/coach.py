@@ -107,7 +107,7 @@ class Coach:
     """How long a mini-epoch takes: the thesis has 20 to 40 seconds."""
     epochs: int = declare(20, at_least=1, at_most=10_000)
     """How many epochs a job has that declares none."""
-    samples: int = declare(10, at_least=1)
+    samples: int = declare(10, at_least=1, at_most=1_000_000)
     """How many samples of an epoch each worker has at least: the fewest that the author's program tries."""
 
     def __post_init__(self) -> None:
