@@ -708,6 +708,12 @@ class _Wrapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_wrapped":
+            super().__setattr__(name, value)
+        else:
+            setattr(self._wrapped, name, value)
+
 
 class _Change(NamedTuple):
     """A change as the SideCar declares it."""
