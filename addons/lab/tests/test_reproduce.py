@@ -9,17 +9,10 @@ import pytest
 from dljob.sim.inputs.shipped import find_folder
 from dljob_lab import reproducing
 from dljob_lab.reproducing import peers
-from dljob_lab.reproducing.findings import Better, Claim, Reproduction, Row
+from dljob_lab.reproducing.findings import Reproduction, Row
 from dljob_lab.verbs.reproduce import show_rows
 from tests.ctl.running import TRACES
 
-CLAIMS = (
-    Claim("JCT below Tiresias", "%", (44.0, 45.6), (43.0, -8.7), Better.HIGHER),
-    Claim("mean JCT", "s", (450.0,), (392.0,), Better.LOWER),
-    Claim("mean JCT of Tiresias", "s", (781.0,), (600.0,), Better.NEARER, in_sample=True),
-    Claim("accuracy", "%", (5.0,), (4.6,), Better.HIGHER),
-    Claim("by learning", "%", (12.0,), (), Better.HIGHER, why="no agent is trained here"),
-)
 ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1))
 
 
@@ -28,7 +21,7 @@ def small(monkeypatch):
     """A reproduction that is done at once, in the place of a real one."""
 
     def reproduce(watch: object) -> Reproduction:
-        return Reproduction(ROWS, CLAIMS, notes=("Mind this.",))
+        return Reproduction(ROWS, notes=("Mind this.",))
 
     monkeypatch.setitem(cast(dict[str, object], reproducing.REPRODUCTIONS), "peers", reproduce)
 
@@ -53,18 +46,6 @@ def test_table_has_published_and_own_figures():
     *_, first, second, _ = show_rows(ROWS, "table").splitlines()
     assert first.split() == ["a/b", "time", "s", "100", "97.5", "0.975"]
     assert second.split() == ["c", "makespan", "reduction", "%", "45", "44.2", "3.1", "0.982"]
-
-
-def test_claims_have_ranges_and_verdicts(dljob, small):
-    claims = dljob("reproduce", "peers", "--claims", "-o", "json").data
-    assert [(each["paper"], each["ours"], each["verdict"], each["sample"]) for each in claims] == [
-        ("44 to 45.6 %", "-8.7 to 43 %", "1 equal, 1 worse", ""),
-        ("450 s", "392 s", "better", ""),
-        ("781 s", "600 s", "different", "in-sample"),
-        ("5 %", "4.6 %", "equal", ""),
-        ("12 %", "", "not tried", ""),
-    ]
-    assert "no agent is trained here" in dljob("reproduce", "peers", "--claims").stdout
 
 
 # Whole traces; what is replayed of them at every change is in tests/sim/test_peers.py.

@@ -12,7 +12,7 @@ from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
 from dljob.cli.output.streams import divert_libraries
 from dljob_lab.reproducing import FROM_TRACES, REPRODUCTIONS, WHOLE
-from dljob_lab.reproducing.findings import Claim, Row
+from dljob_lab.reproducing.findings import Row
 
 
 @click.command("reproduce")
@@ -23,12 +23,6 @@ from dljob_lab.reproducing.findings import Claim, Row
     is_flag=True,
     help="Play the workloads and policies too that the usual form leaves out because they take "
     "long, where it does: " + ", ".join(WHOLE) + ".",
-)
-@click.option(
-    "--claims",
-    "only_claims",
-    is_flag=True,
-    help="Print the claims of the paper and what comes out here instead of the figures.",
 )
 @click.option(
     "-o",
@@ -48,7 +42,6 @@ def command(
     name: str,
     *,
     is_whole: bool,
-    only_claims: bool,
     output: str,
     traces: Path | None,
 ) -> None:
@@ -67,14 +60,9 @@ def command(
     with progress_bar() as bar, divert_libraries():
         watch = bar.watch if bar is not None else None
         reproduction = FROM_TRACES[name](watch, [traces]) if traces else reproduce(watch)
-    if only_claims and not reproduction.claims:
-        raise click.UsageError(f"{name} has figures only; leave --claims out")
     for note in reproduction.notes:
         say(note)
-    if only_claims:
-        click.echo(show_claims(reproduction.claims, output), nl=False)
-    else:
-        click.echo(show_rows(reproduction.rows, output), nl=False)
+    click.echo(show_rows(reproduction.rows, output), nl=False)
 
 
 def show_rows(rows: Sequence[Row], form: str) -> str:
@@ -85,32 +73,6 @@ def show_rows(rows: Sequence[Row], form: str) -> str:
         return printing.to_csv([asdict(row) for row in rows])
     titles = ("item", "quantity", "unit", "paper", "ours", "±", "ours/paper")
     return printing.tabulate(titles, [_list_cells(row) for row in rows], words=3)
-
-
-def show_claims(claims: Sequence[Claim], form: str) -> str:
-    """Show the claims in the same formats."""
-    records = [
-        {
-            "claim": each.claim,
-            "paper": _span(each.paper, each.unit),
-            "ours": _span(each.ours, each.unit),
-            "verdict": each.verdict,
-            "sample": "in-sample" if each.in_sample else "",
-            "why": each.why,
-        }
-        for each in claims
-    ]
-    if form == "json":
-        return to_json(records)
-    if form == "csv":
-        return printing.to_csv(records)
-    return printing.tabulate(tuple(records[0]), [tuple(each.values()) for each in records], words=6)
-
-
-def _span(values: Sequence[float], unit: str) -> str:
-    """The figures of a claim, or their range."""
-    ends = [_round(each) for each in sorted({min(values), max(values)})] if values else []
-    return f"{' to '.join(ends)} {unit}".strip() if ends else ""
 
 
 def _list_cells(row: Row) -> tuple[str, ...]:
