@@ -817,7 +817,7 @@ class _Live:
         self.group: _Group | None = None
         self.joined_step: int | None = None
         self._change: _Change | None = None
-        self._handled = 0
+        self._handled = self._unreachable = 0
         self._has_left = False
         self._write(self.JOINED_STEP, -1)
 
@@ -874,7 +874,16 @@ class _Live:
             if change.containers == 1:
                 self._write(self.SEEN, pending)
                 return self._settle(change)
-        return self._agree_afar(change, step)
+        if self._unreachable == pending:
+            return -1
+        try:
+            return self._agree_afar(change, step)
+        except Exception:
+            if self._numbers[self.AT] >= 0:
+                raise
+            # The rank that keeps the store joins and is gone again. The others need no such rank, and train on.
+            self._unreachable = pending
+            return -1
 
     def _take(self, pending: int) -> _Change:
         if self._change is None or self._change.number != pending:
@@ -914,16 +923,23 @@ class _Live:
         is_leader = self._find_rank(change) == change.leader
         expected = world_size() + len(change.newcomers)
         if not at and is_leader and store.add("ready", 0) == expected:
+            # On the board first, because the SideCar withdraws no change that has its step there.
+            if not self._tell_step(step + 2, of=change.number):
+                return -1
             # A step holds a collective, so every rank reads this number before it reaches the step.
             at = store.add("at", step + 2)
         if not at:
             return -1
-        self._tell_step(at)
+        self._tell_step(at, of=change.number)
         return at
 
-    def _tell_step(self, at: int) -> None:
+    def _tell_step(self, at: int, *, of: int) -> bool:
+        """Write the step of a change onto the board; return False if the SideCar has withdrawn the change."""
         with self._alone():
+            if self._numbers[self.PENDING] != of:
+                return False
             self._numbers[self.AT] = at
+            return True
 
     def _find_rank(self, change: _Change) -> int | None:
         """Return the rank of this process in a change; None if it leaves."""
@@ -976,7 +992,7 @@ class _Live:
             if change.containers > 1:
                 # No other process of this container may know the step.
                 assert group is not None
-                self._tell_step(group.find_store().add("at", 0))
+                self._tell_step(group.find_store().add("at", 0), of=self.joins)
         except Exception as error:  # noqa: BLE001 - any error ends the process
             self._fail(self.joins, error)
         with self._limited(change):

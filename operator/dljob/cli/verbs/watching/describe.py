@@ -295,6 +295,9 @@ def _iter_costs(job: JobView) -> Iterator[str]:
     yield _part("GPU time", f"{texts.duration(progress.get('gpuSeconds', 0.0))} of one GPU")
     lost = status.get("reshapeSeconds", 0.0)
     yield _part("Reshapes", f"{job.reshapes}, {lost:.1f} s without training")
+    if live := status.get("live", {}).get("changes", 0):
+        pauses = 1000 * status["live"].get("seconds", 0.0)
+        yield _part("Live", f"{live} of them, with pauses of {pauses:.0f} ms in total")
     again = status.get("checkpoint", {})
     if again.get("lostIterations"):
         took = texts.duration(again.get("lostSeconds", 0.0))
