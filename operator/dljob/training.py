@@ -530,13 +530,21 @@ class Batches:
                 "dljob.training: batches need at least one sample, and one in each batch"
             )
         self._length, self._batch_size, self._seed = length, batch_size, seed
-        self._last_step = steps
-        self._last_sample = None if epochs is None else epochs * length
+        present = _number("DLJOB_BATCH_SIZE", default=batch_size)
+        self._iteration = round(present / learning_rate_factor())
+        """The samples of one iteration: the batch size before DLJob changed it."""
+        ends = (steps and steps * self._iteration, epochs and epochs * length)
+        self._last_sample = min((each for each in ends if each is not None), default=None)
         self._side = math.isqrt(length - 1) + 1
         self._keys: tuple[int, list[int]] = (-1, [])
         self.step = 0
         self.taken = 0
         """The number of samples that all ranks together have taken."""
+
+    @property
+    def iterations(self) -> int:
+        """The finished iterations of ``training.batchSize``: a step with twice that batch counts as two."""
+        return self.taken // self._iteration
 
     def __iter__(self) -> Iterator[Batch]:
         while (found := self._find(self.step, self.taken)) is not None:
@@ -572,7 +580,7 @@ class Batches:
         size = batch_size(self._batch_size)
         if self._last_sample is not None:
             size = min(size, self._last_sample - taken)
-        if size <= 0 or step == self._last_step:
+        if size <= 0:
             return None
         world = world_size()
         mine = range(taken + rank(), taken + size, world)
@@ -630,7 +638,8 @@ def batches(
     Return the global batches of a training over ``length`` samples, shuffled in another order in each epoch.
 
     Any number of ranks gets parts of the same batches. They end after ``steps`` batches or
-    ``epochs`` epochs, or never. With an elastic batch DLJob's size replaces ``batch_size``.
+    ``epochs`` epochs, or never. With an elastic batch DLJob's size replaces ``batch_size``, and ``steps``
+    counts steps of the first size.
     """
     return Batches(length, batch_size, seed=seed, steps=steps, epochs=epochs)
 
