@@ -70,10 +70,26 @@ def test_batch_limits():
     assert memory.grow_limit(4, 99, most=64) == 64
     assert memory.resume_limit(8, least=2) == 4
     assert memory.resume_limit(2, least=2) == 2
-    young = memory.shrink_limit(16, ran_seconds=50.0, penalty=0.01, least=2)
-    old = memory.shrink_limit(16, ran_seconds=250.0, penalty=0.01, least=2)
-    assert (young, old) == (16, 8)
-    assert memory.shrink_limit(16, ran_seconds=1e9, penalty=0.01, least=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "epochs", "lateness", "paper"),
+    [
+        (8, 1, 0.5, 16),
+        (8, 1, 1.5, 6),
+        (8, 1, 2.5, 4),
+        (64, 1, 1.5, 43),
+        (8, 2, 1.5, 11),
+        (8, 1, 1e9, 2),
+    ],
+    ids=["young", "late", "later", "at-its-most", "two-epochs", "oldest"],
+)
+def test_penalty_takes_the_place_of_the_doubling(limit, epochs, lateness, paper):
+    # ceil(2 R / ceil(sigma T + 1)) of the paper, at most 64 GPUs and at least 2.
+    found = memory.shrink_limit(
+        limit, epochs, most=64, ran_seconds=100.0 * lateness, penalty=0.01, least=2
+    )
+    assert found == paper
 
 
 def elastic(name="job", **known):

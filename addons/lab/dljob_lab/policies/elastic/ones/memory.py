@@ -156,6 +156,9 @@ def _trainee(plain: list[Any]) -> Trainee:
 
 # --- the four limits ----------------------------------------------------------------------
 
+MOST_DOUBLINGS = 20
+"""Every limit is reached by then; without a bound the whole number would grow for ever."""
+
 
 def start_limit(state: JobState) -> int:
     """*Start*: a job begins with the batch of its fewest GPUs."""
@@ -169,18 +172,21 @@ def resume_limit(limit: int, *, least: int) -> int:
 
 def grow_limit(limit: int, epochs: int, *, most: int) -> int:
     """*Scale up*: the limit doubles after each epoch."""
-    # After 20 doublings every limit is reached; without a bound the whole number would grow for ever.
-    return min(most, limit << min(epochs, 20))
+    return min(most, limit << min(epochs, MOST_DOUBLINGS))
 
 
-def shrink_limit(limit: int, *, ran_seconds: float, penalty: float, least: int) -> int:
+def shrink_limit(
+    limit: int, epochs: int, *, most: int, ran_seconds: float, penalty: float, least: int
+) -> int:
     """
     *Scale down*: what a job may have that has trained longer than jobs take to arrive.
 
-    The formula of the paper, of the limit that the job would have without it: applied to its own
-    result again and again it would bring every job down to nothing.
+    ``ceil(2 R / ceil(sigma T + 1))``: the factor 2 is the doubling of one epoch, so the rule takes the place of
+    :func:`grow_limit` and does not follow it. R is the limit that the job would have without the penalty: applied
+    to its own result again and again, the rule would bring every job down to nothing.
     """
     lateness = penalty * ran_seconds
     if lateness <= 1.0:
-        return limit
-    return max(least, math.ceil(2 * limit / math.ceil(lateness + 1.0)))
+        return grow_limit(limit, epochs, most=most)
+    penalized = math.ceil((limit << min(epochs, MOST_DOUBLINGS)) / math.ceil(lateness + 1.0))
+    return max(least, min(most, penalized))

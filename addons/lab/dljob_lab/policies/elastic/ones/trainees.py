@@ -86,11 +86,14 @@ class Trainees:
             return self.limit_waiting(state)
         trainee = self._known[state.id]
         most = max(state.least, most_gpus(state, self._view, kind=state.placement.gpu_type))
-        limit = grow_limit(trainee.limit, int(self.count_epochs(state)), most=most)
+        epochs = int(self.count_epochs(state))
         # The penalty is left out, because it would shrink its own result at each update.
+        limit = grow_limit(trainee.limit, epochs, most=most)
         self._known[state.id] = replace(trainee, limit=limit)
         return shrink_limit(
-            limit,
+            trainee.limit,
+            epochs,
+            most=most,
             ran_seconds=trainee.ran_at(self._view.now),
             penalty=penalty,
             least=state.least,
