@@ -194,8 +194,8 @@ class Place:
     def note_news(self, job: JobId, news: News, now: float) -> None:
         raise AssertionError(f"{job}: {news} at {now}")
 
-    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
-        raise AssertionError(f"{job}: {generation} took {seconds}")
+    def note_cost(self, job: JobId, generation: int, seconds: float, how: str) -> None:
+        raise AssertionError(f"{job}: {generation} took {seconds} ({how})")
 
 
 def make_state() -> State:

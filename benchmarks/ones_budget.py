@@ -20,15 +20,15 @@ from dljob.sim import policies
 from dljob.sim.clusters import Machines, build_packed
 from dljob.sim.engine.settings import Setting
 from dljob.sim.results.scoring import Score
-from dljob_lab.reproducing.ones import INTERVAL_S, OURS_COSTS
-from dljob_lab.reproducing.ones_workload import make_workload
+from dljob_lab.reproducing.ones import OURS_COSTS
+from dljob_lab.reproducing.ones_workload import Rules, make_workload
 
 MANY = 1000
 
 
 def measure(budget: int, seed: int, jobs: int) -> tuple[Score, dict[str, float]]:
     """Play the workload with ``budget`` evaluations for each update."""
-    workload = make_workload(jobs=jobs, interval_seconds=INTERVAL_S, seed=seed)
+    workload = make_workload(seed, Rules(jobs=jobs))
     options = {"evaluations": str(budget), "generations": str(MANY), "population": "16"}
     policy = policies.make("ones", options)
     setting = Setting(nodes=build_packed([Machines(4, 4, "V100")]), costs=OURS_COSTS, seed=seed)

@@ -32,6 +32,7 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import gc
 import http.client
 import inspect
 import io
@@ -529,13 +530,21 @@ class Batches:
                 "dljob.training: batches need at least one sample, and one in each batch"
             )
         self._length, self._batch_size, self._seed = length, batch_size, seed
-        self._last_step = steps
-        self._last_sample = None if epochs is None else epochs * length
+        present = _number("DLJOB_BATCH_SIZE", default=batch_size)
+        self._iteration = round(present / learning_rate_factor())
+        """The samples of one iteration: the batch size before DLJob changed it."""
+        ends = (steps and steps * self._iteration, epochs and epochs * length)
+        self._last_sample = min((each for each in ends if each is not None), default=None)
         self._side = math.isqrt(length - 1) + 1
         self._keys: tuple[int, list[int]] = (-1, [])
         self.step = 0
         self.taken = 0
         """The number of samples that all ranks together have taken."""
+
+    @property
+    def iterations(self) -> int:
+        """The finished iterations of ``training.batchSize``: a step with twice that batch counts as two."""
+        return self.taken // self._iteration
 
     def __iter__(self) -> Iterator[Batch]:
         while (found := self._find(self.step, self.taken)) is not None:
@@ -571,7 +580,7 @@ class Batches:
         size = batch_size(self._batch_size)
         if self._last_sample is not None:
             size = min(size, self._last_sample - taken)
-        if size <= 0 or step == self._last_step:
+        if size <= 0:
             return None
         world = world_size()
         mine = range(taken + rank(), taken + size, world)
@@ -629,7 +638,8 @@ def batches(
     Return the global batches of a training over ``length`` samples, shuffled in another order in each epoch.
 
     Any number of ranks gets parts of the same batches. They end after ``steps`` batches or
-    ``epochs`` epochs, or never. With an elastic batch DLJob's size replaces ``batch_size``.
+    ``epochs`` epochs, or never. With an elastic batch DLJob's size replaces ``batch_size``, and ``steps``
+    counts steps of the first size.
     """
     return Batches(length, batch_size, seed=seed, steps=steps, epochs=epochs)
 
@@ -707,6 +717,12 @@ class _Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_wrapped":
+            super().__setattr__(name, value)
+        else:
+            setattr(self._wrapped, name, value)
 
 
 class _Change(NamedTuple):
@@ -810,7 +826,7 @@ class _Live:
         self.group: _Group | None = None
         self.joined_step: int | None = None
         self._change: _Change | None = None
-        self._handled = 0
+        self._handled = self._unreachable = 0
         self._has_left = False
         self._write(self.JOINED_STEP, -1)
 
@@ -867,7 +883,16 @@ class _Live:
             if change.containers == 1:
                 self._write(self.SEEN, pending)
                 return self._settle(change)
-        return self._agree_afar(change, step)
+        if self._unreachable == pending:
+            return -1
+        try:
+            return self._agree_afar(change, step)
+        except Exception:
+            if self._numbers[self.AT] >= 0:
+                raise
+            # The rank that keeps the store joins and is gone again. The others need no such rank, and train on.
+            self._unreachable = pending
+            return -1
 
     def _take(self, pending: int) -> _Change:
         if self._change is None or self._change.number != pending:
@@ -907,16 +932,23 @@ class _Live:
         is_leader = self._find_rank(change) == change.leader
         expected = world_size() + len(change.newcomers)
         if not at and is_leader and store.add("ready", 0) == expected:
+            # On the board first, because the SideCar withdraws no change that has its step there.
+            if not self._tell_step(step + 2, of=change.number):
+                return -1
             # A step holds a collective, so every rank reads this number before it reaches the step.
             at = store.add("at", step + 2)
         if not at:
             return -1
-        self._tell_step(at)
+        self._tell_step(at, of=change.number)
         return at
 
-    def _tell_step(self, at: int) -> None:
+    def _tell_step(self, at: int, *, of: int) -> bool:
+        """Write the step of a change onto the board; return False if the SideCar has withdrawn the change."""
         with self._alone():
+            if self._numbers[self.PENDING] != of:
+                return False
             self._numbers[self.AT] = at
+            return True
 
     def _find_rank(self, change: _Change) -> int | None:
         """Return the rank of this process in a change; None if it leaves."""
@@ -944,6 +976,8 @@ class _Live:
         if new is None:
             self._has_left = True
             self._write(self.JOINED, -change.number)
+            # The interpreter would look for garbage in all of PyTorch, beside the first steps of the others.
+            gc.freeze()
             sys.exit(0)
         self._finish(change, step, pause=time.monotonic() - entered)
 
@@ -967,7 +1001,7 @@ class _Live:
             if change.containers > 1:
                 # No other process of this container may know the step.
                 assert group is not None
-                self._tell_step(group.find_store().add("at", 0))
+                self._tell_step(group.find_store().add("at", 0), of=self.joins)
         except Exception as error:  # noqa: BLE001 - any error ends the process
             self._fail(self.joins, error)
         with self._limited(change):

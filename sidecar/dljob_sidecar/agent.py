@@ -360,7 +360,9 @@ class Agent:
             failure=self._failure(),
             problems=self._problems(),
             installation=machine.installation,
-            live=LiveState(machine.capable, machine.live_trial, machine.live_change)
+            live=LiveState(
+                machine.capable, machine.live_trial, machine.live_change, machine.present
+            )
             if machine.limits.live_seconds
             else None,
         )

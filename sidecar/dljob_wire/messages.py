@@ -163,6 +163,10 @@ class Live:
     """In a stop: the host of the new first process, where all members of old and new agree."""
     port: int = declare(Whole(0, LAST_PORT), 0)
     """In a stop: the port of the new members there."""
+    only: bool = declare(Flag(), default=False)
+    """In a run: true if the processes go on as they are where they cannot change live, because a restart would lose
+    their work. The controller then declares another target.
+    """
 
     def __post_init__(self) -> None:
         """Refuse members that cannot be."""
@@ -469,7 +473,7 @@ class LiveChange:
     state_bytes: int = declare(Whole(), 0)
     """The size of the state that processes which joined got from one that stayed; 0 if unknown."""
     message: str = declare(Said(LONGEST_MESSAGE), "")
-    """The reason why the processes were restarted instead; empty for a change that went well."""
+    """The reason why the processes were restarted instead, or go on as they were; empty for a change that went well."""
 
 
 @dataclass(frozen=True)
@@ -480,6 +484,8 @@ class LiveState:
     """The number of processes that have registered their state and pass boundaries."""
     trial: LiveTrial = declare(nested(LiveTrial), LiveTrial())
     change: LiveChange | None = declare(nested(LiveChange), None)
+    present: Run | None = declare(nested(Run), None)
+    """The run of the processes that live, where it is not the target: those that a change can start from."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ TEXT = Said(65536, Form(r"[^\x00]*", "has a zero byte", "write it without"))
 SECONDS = Decimal(maximum=1e7)
 PERIOD = Decimal(0.1, 1e7)
 LONGEST_LIVE_SECONDS = 30.0
+GATHERING = 10
+"""How many times ``liveSeconds`` the processes that join may take to get ready, because the others train meanwhile."""
 LIVE_SECONDS = Decimal(
     0,
     DAY,

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from dljob.known_policies import read_live_policy
 from dljob.operator.jobs import crd
 from dljob.operator.settings import load_settings
 from tests.chart.helms import CHART
@@ -40,6 +41,14 @@ def test_lint_finds_nothing(helm, values):
     assert "0 chart(s) failed" in said
     assert "[WARNING]" not in said
     assert "[ERROR]" not in said
+
+
+@pytest.mark.parametrize("policy", ["ones", "afs-p:unit_s=600", "dragon"])
+def test_chart_and_operator_take_policies_of_papers(helm, tmp_path, policy):
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(helm.render({"settings": {"policy": policy}}).settings()))
+    chosen = load_settings(file, ()).settings.policy
+    assert read_live_policy(chosen).name == policy.partition(":")[0]
 
 
 @pytest.mark.story

@@ -78,7 +78,7 @@ class PlayedMemory:
     def note_news(self, job: JobId, news: News, now: float) -> None:
         self.news.append((job, news))
 
-    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+    def note_cost(self, job: JobId, generation: int, seconds: float, how: str) -> None:
         pass
 
 

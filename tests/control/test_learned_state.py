@@ -191,12 +191,15 @@ def test_change_costs_match_the_job_status(memory):
     assert (resumed.generation, resumed.at) == (2, 101.0)
     assert resumed.lost_seconds == pytest.approx(1.25 + 2.5)
     assert costs(memory) == [("reshape", None)]
-    memory.note_cost(JOB, 1, 99.0)
-    memory.note_cost(JOB, 2, 31.0)
+    memory.note_cost(JOB, 1, 99.0, "live")
+    memory.note_cost(JOB, 2, 31.0, "restarted")
     assert costs(memory) == [("reshape", 31.0)]
     # The cost of repeated work is known later.
-    memory.note_cost(JOB, 2, 4.0)
+    memory.note_cost(JOB, 2, 4.0, "live")
     assert costs(memory) == [("reshape", 35.0)]
+    [(_, line)] = read_history(reversed(memory.notebook.history(JOB)))
+    assert isinstance(line, Decided)
+    assert line.how == "restarted"
 
 
 def test_warnings_are_kept_as_warnings(memory: LearnedState):

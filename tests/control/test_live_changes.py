@@ -8,9 +8,11 @@ import pytest
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.judging.judging import judge
 from dljob.control.judging.live_changes import in_ms
-from dljob.control.situation.ports import PodKey
-from dljob.control.situation.status import ConditionType, StartNumber, Trust
-from dljob.core.model import Checkpoint, JobId, Mechanism, NodeName, Phase
+from dljob.control.reporting.reports import Pause, find_pauses
+from dljob.control.situation.ports import PodKey, PodPhase
+from dljob.control.situation.rules import Verdict
+from dljob.control.situation.status import ConditionType, StartNumber, Status, Trust
+from dljob.core.model import Checkpoint, GpuRef, JobId, Mechanism, NodeName, Phase
 from dljob.core.profiles import Costs
 from dljob_sidecar.behaviour.events import Gone, RankEnded
 from dljob_wire.checkpoints import Confirmation
@@ -19,6 +21,7 @@ from dljob_wire.messages import (
     LiveChange,
     LiveState,
     LiveTrial,
+    Peer,
     Progress,
     Run,
     State,
@@ -28,11 +31,12 @@ from dljob_wire.messages import (
     Phase as SideCarPhase,
 )
 from tests.control.deeds import Place, do, make_actor
-from tests.control.scenes import NOW, PENDING, cast, make_scene, ready, run, running
+from tests.control.scenes import NOW, PENDING, Sat, cast, make_scene, ready, run, running
 
 SAVES = Checkpoint(signal="SIGUSR1", path="/c", confirm=Confirmation.FILE)
 NONE = Checkpoint()
 STEPPED = Progress(iteration=340, begun=True)
+A_GPUS = (GpuRef(NodeName("n0"), 0), GpuRef(NodeName("n0"), 1))
 A0, A1 = PodKey(JobId("a"), NodeName("n0")), PodKey(JobId("a"), NodeName("n1"))
 
 
@@ -40,6 +44,33 @@ def able(told: Run, *, trial: LiveTrial | None = None, **rest: Any) -> State:
     """A SideCar whose training has registered all its processes."""
     live = LiveState(capable=told.processes, trial=trial or LiveTrial())
     return replace(running(told), live=live, progress=STEPPED, **rest)
+
+
+FIRST = run(5, 0, 1)
+
+
+def under_way(target: Run, *, since: Run = FIRST, **rest: Any) -> State:
+    """A SideCar with a live change to this target that it can still withdraw."""
+    held = tuple(dict.fromkeys((*since.gpus, *target.gpus)))
+    given: dict[str, Any] = {
+        "phase": SideCarPhase.CHANGING,
+        "generation": target.generation,
+        "target": target,
+        "held": held,
+        "live": LiveState(capable=since.processes, present=since),
+    }
+    return replace(able(since), **given | rest)
+
+
+def withdrawn(target: Run) -> State:
+    """A SideCar whose processes go on as before that change."""
+    change = LiveChange(target.generation, message="rank 2, which joins, ended by exit code 1")
+    live = LiveState(capable=2, change=change, present=run(5, 0, 1))
+    return under_way(target, phase=SideCarPhase.RUNNING, held=("0", "1"), live=live)
+
+
+def refs_of(status: Status) -> tuple[GpuRef, ...]:
+    return tuple(status.placement.refs()) if status.placement is not None else ()
 
 
 def training(state: State | None = None, **rest: Any) -> Any:
@@ -159,8 +190,22 @@ def test_newcomers_on_another_node_are_ready_before_the_change():
     there = {"n0": (0, 1), "n1": (0,)}
     assert sent(changing(there, n1=PENDING)) == {}
     told = sent(changing(there, n1=ready()))
-    assert [told[key].live for key in (A0, A1)] == [Live(5, (0, 1, -1))] * 2
+    # Neither container could restart the job alone.
+    assert [told[key].live for key in (A0, A1)] == [Live(5, (0, 1, -1), only=True)] * 2
     assert told[A1].peers == told[A0].peers
+
+
+def test_new_controller_completes_a_live_change_that_some_containers_have():
+    target = replace(run(7, 0, 1), world_size=3, peers=(Peer("n0", 2), Peer("n1", 1)))
+    target = replace(target, live=Live(5, (0, 1, -1)), rendezvous_port=23456)
+    joins = sent(changing({"n0": (0, 1), "n1": (0,)}, n1=ready(), state=under_way(target)))[A1]
+    assert (joins.generation, joins.live, joins.rendezvous_port) == (7, target.live, 23456)
+    states = {f"n{at}": able(run(5, 0, peers=2, at=at)) for at in range(2)}
+    target = replace(run(7, 0), live=Live(5, (1,)), rendezvous_port=23456)
+    changes = under_way(target, since=run(5, 0, peers=2, at=1))
+    leaves = sent(changing({"n1": (0,)}, n1=changes, state=states["n0"]))[A0]
+    assert isinstance(leaves, Stop)
+    assert (leaves.leave, leaves.live) == (True, Live(5, (1,), "n0", 23456))
 
 
 def test_container_that_loses_all_its_processes_leaves_with_the_change():
@@ -192,18 +237,114 @@ def test_other_changes_restart_the_processes(known: dict[str, Any]):
 def test_work_without_a_checkpoint_waits_until_its_processes_agree_again():
     unsaved = {"checkpoint": NONE, "trust": Trust.UNTRIED}
     assert sent(changing({"n0": (1,)}, state=running(run(5, 0, 1)), **unsaved)) == {}
-    assert sent(changing({"n0": (1,)}, **unsaved))[A0].live == Live(5, (1,))
+    assert sent(changing({"n0": (1,)}, **unsaved))[A0].live == Live(5, (1,), only=True)
 
 
-def test_newer_decision_waits_for_the_end_of_a_live_change():
-    under_way = replace(
-        able(run(5, 0, 1)),
-        phase=SideCarPhase.CHANGING,
-        generation=7,
-        target=replace(run(7, 0), live=Live(5, (0,))),
-    )
-    later = changing({"n0": (0, 1, 2)}, generation=4, state=under_way)
-    assert sent(later) == {}
+SMALLER = replace(run(7, 0), live=Live(5, (0,)))
+LARGER = replace(run(7, 0, 1, 2), live=Live(5, (0, 1, -1)))
+
+
+def test_newest_decision_replaces_a_live_change_under_way():
+    told = sent(changing({"n0": (0, 1, 2)}, generation=4, state=under_way(SMALLER)))[A0]
+    assert (told.generation, told.gpus) == (9, ("0", "1", "2"))
+    assert told.live == Live(5, (0, 1, -1))
+    back = sent(changing({"n0": (0, 1)}, generation=4, state=under_way(LARGER)))[A0]
+    assert back.live == Live(5, (0, 1), only=True)
+
+
+def test_newer_decision_waits_where_a_change_may_be_agreed_elsewhere():
+    older = under_way(SMALLER, live=LiveState(capable=2))
+    assert sent(changing({"n0": (0, 1, 2)}, generation=4, state=older)) == {}
+    since = run(5, 0, peers=2)
+    both = under_way(replace(run(7, 0), live=Live(5, (0,))), since=since)
+    assert sent(changing({"n0": (0, 1)}, generation=4, state=both)) == {}
+
+
+def test_command_is_no_start_while_the_processes_are_others():
+    status, news = judged(changing({"n0": (0, 1, 2)}, state=withdrawn(LARGER)))
+    assert status.running == 5
+    assert "Running" not in news
+
+
+# --- decisions that are given back ----------------------------------------------------------
+
+UNSAVED = {"checkpoint": NONE, "trust": Trust.UNTRIED}
+
+
+def test_job_keeps_its_gpus_if_its_processes_go_on_as_before():
+    given = changing({"n0": (0, 1, 2)}, state=withdrawn(LARGER), **UNSAVED)
+    status, news = judged(given)
+    assert (refs_of(status), status.live) == (A_GPUS, Trust.FAILED)
+    assert news == ["NotLive", "LiveChangeGivenBack"]
+    assert "rank 2, which joins, ended" in status.message
+    # They go on under a generation of their own, without a restart.
+    rest = {"state": withdrawn(LARGER), "generation": status.generation, "live": status.live}
+    told = sent(changing({"n0": (0, 1)}, **rest, **UNSAVED))[A0]
+    assert (told.generation, told.live) == (9, Live(5, (0, 1), only=True))
+
+
+def test_processes_that_never_register_give_a_decision_back():
+    rest = {"state": running(run(5, 0, 1)), **UNSAVED}
+    status, news = judged(changing({"n0": (1,)}, decided_at=NOW - 301.0, **rest))
+    assert (refs_of(status), status.run_generation) == (A_GPUS, 5)
+    assert news == ["LiveChangeGivenBack"]
+    assert not status.condition(ConditionType.LIVE).status
+    for early in (
+        changing({"n0": (1,)}, decided_at=NOW - 200.0, **rest),
+        changing({"n0": (1,)}, decided_at=NOW - 301.0, state=running(run(5, 0, 1))),
+        changing({"n0": (1,)}, decided_at=NOW - 301.0, **UNSAVED),
+    ):
+        assert judge(make_scene(early)) == {} or judged(early)[0].placement.gpus == 1
+
+
+def test_job_that_was_to_get_these_gpus_waits_again():
+    shrinks = changing({"n0": (1,)}, state=withdrawn(SMALLER), **UNSAVED)
+    taker = cast("b", {"n0": (0, 3)}, n0=ready(), phase=Phase.INITIALIZED)
+    other = cast("c", {"n0": (2,)}, n0=ready(), phase=Phase.INITIALIZED)
+    verdicts = judge(make_scene(shrinks, taker, other))
+    assert refs_of(verdicts[JobId("a")].status) == A_GPUS
+    assert verdicts[JobId("b")].status.placement is None
+    assert "job a keeps GPUs" in verdicts[JobId("b")].status.message
+    assert JobId("c") not in verdicts or verdicts[JobId("c")].status.placement is not None
+
+
+@pytest.mark.parametrize("unsaved", [{}, UNSAVED], ids=["saved", "unsaved"])
+@pytest.mark.parametrize(
+    "newcomer",
+    [
+        pytest.param(Sat(phase=PodPhase.LOST, fresh=True), id="it never had a command"),
+        pytest.param(Sat(phase=PodPhase.LOST), id="its processes may be there"),
+    ],
+)
+def test_lost_node_of_newcomers_costs_nothing(newcomer: Sat, unsaved: dict[str, Any]):
+    holds = {"n0": (0, 1), "n1": (0,)}
+    target = replace(run(7, 0, 1), world_size=3, peers=(Peer("n0", 2), Peer("n1", 1)))
+    target = replace(target, live=Live(5, (0, 1, -1)))
+    state = able(run(5, 0, 1)) if newcomer.fresh else under_way(target)
+    lost = changing(holds, n1=newcomer, state=state, **unsaved)
+    scene = make_scene(lost, nodes={"n0": 4})
+    verdict = judge(scene)[JobId("a")]
+    assert refs_of(verdict.status) == A_GPUS
+    assert [news.reason for news in verdict.news][:1] == ["NodeLost"]
+    # Later the silence of that node does not stop the others either.
+    later = judge(replace(scene.with_statuses({JobId("a"): verdict.status}), now=NOW + 100.0))
+    assert JobId("a") not in later or refs_of(later[JobId("a")].status) == A_GPUS
+
+
+def test_lost_node_of_a_member_is_no_reason_to_go_on():
+    states = {f"n{at}": able(run(5, 0, peers=2, at=at)) for at in range(2)}
+    lost = Sat(states["n1"], phase=PodPhase.LOST, reachable=False, since=1.0)
+    both = changing({"n0": (0,), "n1": (0,)}, generation=2, n1=lost, state=states["n0"])
+    verdicts = judge(make_scene(both, nodes={"n0": 4}))
+    status = verdicts[JobId("a")].status if verdicts else both.entry.status
+    assert status.placement is None or status.placement.gpus == 2
+
+
+def test_work_that_nothing_saves_is_kept_during_a_live_change():
+    scene = make_scene(changing({"n0": (0, 1, 2)}, state=under_way(LARGER), **UNSAVED))
+    [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
+    assert state.unsaved_from is not None
+    assert not state.may_change_live
 
 
 def test_pause_of_a_live_change_counts():
@@ -217,14 +358,22 @@ def test_pause_of_a_live_change_counts():
     assert (status.reshape_seconds, status.paused_at) == (0.04, None)
 
 
+def test_pause_says_if_the_change_was_live():
+    before = make_scene(changing({"n0": (1,)}))
+    was = before.entries[JobId("a")].status
+    for live, changes in ((True, 1), (False, 0)):
+        status = replace(was, reshape_seconds=0.04, live_changes=changes)
+        [(job, pause)] = find_pauses(before, {JobId("a"): Verdict(status)})
+        assert (job, pause) == (JobId("a"), Pause(was.generation, 0.04, is_live=live))
+
+
 def test_short_pauses_are_shown_by_tenths_of_a_millisecond():
     assert [in_ms(each) for each in (0.00043, 0.0099, 0.0432)] == ["0.4 ms", "9.9 ms", "43 ms"]
 
 
 def test_condition_of_unsaved_work_mentions_live_changes():
-    unsaved = {"checkpoint": NONE, "trust": Trust.UNTRIED}
     trial = LiveTrial(1, True, 0.012)
-    status, _ = judged(training(able(run(5, 0, 1), trial=trial), **unsaved))
+    status, _ = judged(training(able(run(5, 0, 1), trial=trial), **UNSAVED))
     assert "its GPUs change live" in status.condition(ConditionType.SAVED).message
 
 

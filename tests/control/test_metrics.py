@@ -41,6 +41,15 @@ def test_gpu_states_are_those_of_gpu_list():
     assert samples(metrics, "dljob_gpu_in_use") == {("0", "a", "n0", ""): 1.0}
 
 
+def test_pauses_of_live_changes_are_counted_apart():
+    metrics = Metrics()
+    metrics.reshaped(0.02, "live")
+    metrics.reshaped(3.0, "in-place")
+    assert samples(metrics, "dljob_reshape_seconds_sum") == {("live",): 0.02, ("in-place",): 3.0}
+    buckets = samples(metrics, "dljob_reshape_seconds_bucket")
+    assert (buckets["0.01", "live"], buckets["0.03", "live"]) == (0.0, 1.0)
+
+
 def test_ended_use_is_no_longer_shown():
     metrics = Metrics()
     metrics.show(make_scene(cast("a", {"n0": (0,)}, n0=running(run(3, 0)))))

@@ -52,6 +52,14 @@ def unavailable(snapshot):
 # --- jobs in the snapshot -------------------------------------------------------------------
 
 
+def test_snapshot_shows_the_metrics_of_the_leader():
+    progress = Progress(iteration=9, begun=True, metrics={"loss": 0.5, "accuracy": 0.8})
+    reports = cast("a", {"n0": (0,)}, n0=Sat(running(run(3, 0), progress=progress)))
+    [a, b] = shown(reports, cast("b", {"n0": (1,)})).running
+    assert a.metrics == {"loss": 0.5, "accuracy": 0.8}
+    assert b.metrics == {}
+
+
 def test_snapshot_splits_running_and_pending_in_order():
     snapshot = shown(cast("c"), cast("b", {"n0": (0,)}), cast("a"), cast("d", {"n0": (1,)}))
     assert [state.id for state in snapshot.running] == ["b", "d"]

@@ -77,6 +77,18 @@ def test_each_phase_is_recorded_once():
     ]
 
 
+def test_live_change_is_a_pause():
+    stages, change = Stages(), Change(generation=5, live=True, pause_seconds=0.25)
+    heard = [
+        says(SideCarPhase.RUNNING, 3),
+        says(SideCarPhase.CHANGING, 3),
+        says(SideCarPhase.RUNNING, 5, change),
+        says(SideCarPhase.RUNNING, 5, change),
+    ]
+    found = [each for at, state in enumerate(heard) for each in stages.hear(KEY, state, at)]
+    assert found == [(Stage.PAUSED, 1.75)]
+
+
 def test_restarted_controller_records_nothing_twice():
     begun = Status(submitted_at=10.0).decided(TWO, now=20.0)
     # Counted meanwhile: the job's use before its GPUs were decided stays the same.

@@ -386,6 +386,20 @@ def test_change_for_speed_compares_the_ends():
     assert sentence_for_step(snapshot(STATE, costs=COSTS), faster).endswith("with more GPUs")
 
 
+def test_change_of_the_batch_is_named():
+    state = replace(STATE, job=replace(STATE.job, training=Training(iterations=9, batch_size=64)))
+    grows = Reshape(JobId("job-1"), OLD, WIDE, Cause(CauseCode.FASTER_WITH_MORE), batch_size=128)
+    done = "goes from 2 to 4 GPUs on n1"
+    assert sentence_for_step(snapshot(state), grows).startswith(
+        f"{done} with batches of 128 instead of 64: it is done"
+    )
+    doubled = replace(state, batch_size=128)
+    assert sentence_for_step(snapshot(doubled), grows).startswith(f"{done}: it is done")
+    assert sentence_for_training(snapshot(doubled), doubled).startswith(
+        "trains on 2 GPUs on n1 with batches of 128 instead of 64"
+    )
+
+
 def test_wait_counts_gpus_after_the_other_steps():
     turn = Cause(CauseCode.ITS_TURN)
     first, second = pending("first", 4), pending("second", 4)

@@ -16,7 +16,14 @@ from dljob.known_policies import LAB_POLICIES, read_live_policy
 from dljob.sim import policies
 from dljob_lab.policies.rigid import kube_default
 from dljob_wire.messages import Shape
-from tests.builders import make_cluster, make_placement, make_profile, make_snapshot, make_state
+from tests.builders import (
+    make_cluster,
+    make_placement,
+    make_profile,
+    make_snapshot,
+    make_state,
+    make_view,
+)
 
 NO_ROOM = Cause(CauseCode.NO_ROOM)
 BEHIND = Cause(CauseCode.BEHIND)
@@ -328,6 +335,44 @@ def test_stopped_job_goes_before_earlier_waiting_ones():
     low = replace(low, placement=None, speed=0.0)
     third = decide("tiresias", make_snapshot(cluster, low, other, policy_state=second.policy_state))
     assert list(started(third)) == ["low"]
+
+
+def test_tiresias_demotes_a_job_that_kept_its_gpus_for_a_while():
+    young = make_state("young", options=(1,), holds={"n1": (0,)}, order=1)
+    low = make_state("low", options=(1,), service=4000.0, order=0)
+    cluster = make_cluster(n1=1)
+    before = make_snapshot(cluster, young, low)
+    # It has had enough, and its work is not saved yet.
+    unsaved = make_snapshot(
+        cluster,
+        replace(young, service=4000.0, unsaved_from=0.0),
+        low,
+        policy_state=decide("tiresias", before).policy_state,
+    )
+    kept = decide("tiresias", unsaved)
+    assert stopped(kept) == []
+    saved = make_snapshot(
+        cluster, replace(young, service=4000.0), low, policy_state=kept.policy_state
+    )
+    assert stopped(decide("tiresias", saved)) == ["young"]
+
+
+@pytest.mark.parametrize(
+    ("name", "find"),
+    [
+        ("afs-p", lambda state: state.scheduled[0]),
+        ("ones", lambda state: state["trainees"]["job"]),
+        ("sia", lambda state: state.most["job"]),
+        ("themis", lambda state: state.ends["job"]),
+        ("tiresias", lambda state: state.levels[0].running),
+    ],
+)
+def test_policies_remember_jobs_that_they_are_not_asked_about(name, find):
+    job = make_state("job", options=(1,), holds={"n1": (0,)})
+    policy, cluster = policies.make(name), make_cluster(n1=2)
+    first = policy.allocate(make_view(make_snapshot(cluster, job, now=1.0)))
+    alone = make_view(make_snapshot(cluster, now=120.0, policy_state=first.state))
+    assert find(policy.allocate(replace(alone, beside=(job,))).state)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dljob.core.recording.record import (
     Stage,
     Submitted,
 )
-from dljob.core.recording.report import By, list_parts, make_report
+from dljob.core.recording.report import By, list_parts, make_document, make_report
 from dljob.core.recording.usage import Held, merge, read_timelines
 from tests.builders import sum_gpu_seconds
 
@@ -48,6 +48,23 @@ def test_gpu_time_is_split_into_all_parts():
     assert report.rows[0].idle_while_waiting == 20.0
     assert (report.out_of_service, report.idle, report.total) == (10.0, 130.0, 200.0)
     assert list(merge(wait[:2] for wait in read_timelines(found).waits)) == [(10.0, 20.0)]
+
+
+def test_live_change_is_lost_time_and_counted_apart():
+    both = {"generation": 2, "old": ONE, "new": BOTH}
+    found = record(
+        Submitted(at=0.0, job="x"),
+        Given(at=0.0, job="x", generation=1, placement=ONE),
+        Decided(at=40.0, job="x", step="reshape", cost_seconds=0.5, how="live", **both),
+        Given(at=40.0, job="x", generation=2, placement=BOTH),
+        Phase(at=40.0, job="x", phase=Stage.ASKED, generation=2),
+        Phase(at=50.0, job="x", phase=Stage.PAUSED, generation=2),
+        Phase(at=50.5, job="x", phase=Stage.FIRST_STEP, generation=2),
+    )
+    report = make_report(found, By.JOB)
+    assert report.held == Held(trained=159.0, changing=1.0)
+    assert report.pauses == {"live": [0.5]}
+    assert make_document(report)["changes"] == {"live": {"count": 1, "pauseSeconds": 0.5}}
 
 
 def test_job_trains_until_it_saves():

@@ -244,6 +244,7 @@ def test_every_wish_of_a_job_is_described(played):
             "batchSize": 64,
             "target": {"metric": "top5", "value": 0.9},
         },
+        batch={"elastic": True, "max": 512},
         progress={"log": r"step (?P<iteration>\d+) top5=(?P<top5>[\d.]+)"},
         checkpoint={"signal": "SIGUSR1", "confirm": "file", "path": "/ckpt", "shared": True},
         backoffLimit=1,
@@ -254,7 +255,7 @@ def test_every_wish_of_a_job_is_described(played):
     text = played("describe", "wide").stdout
     for line in (
         "  GPUs:        2 to 4, 3 requested, of type V100, on at most 2 nodes",
-        "  Training:    3 epochs of 1,000, until top5 is 0.9, batch size 64",
+        "  Training:    3 epochs of 1,000, until top5 is 0.9, batch size 64 to 512",
         "  Framework:   pytorch, a process for each GPU",
         "  Checkpoint:  by signal SIGUSR1, in /ckpt (shared), complete by the marks that are recognised",
         "  Limits:      1 new attempt, 60 s at most, forgotten 5 s after its end",

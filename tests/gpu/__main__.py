@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.gpu import handing, starting, training, witness
+from tests.gpu import handing, living, starting, training, witness
 from tests.gpu.place import Place, find_place, leave_nothing, rehearsed
 from tests.gpu.starting import Figures
 
@@ -51,6 +51,16 @@ def show_training(place: Place) -> Figures:
     return training.show_training(place)
 
 
+def show_live(place: Place) -> Figures:
+    """The processes of a job stay while it gets another GPU and gives it back."""
+    if not place.torch:
+        raise Skipped("there is no PyTorch; --torch names an interpreter that has it")
+    figures = living.show_trial(place)
+    if not place.others:
+        return {**figures, "changes of GPUs": "skipped: there is no second GPU that is empty"}
+    return living.show_changes(place, place.others[0])
+
+
 def parts(times: int) -> dict[str, Part]:
     return {
         "NVML": starting.show_facts,
@@ -58,6 +68,7 @@ def parts(times: int) -> dict[str, Part]:
         "empty before it is used": starting.show_emptiness,
         "proof of free memory after SIGKILL": starting.show_release,
         "PyTorch, stopped and started": show_training,
+        "live changes": show_live,
         "MIG": show_mig,
         "handed over and back under kills": partial(handing.show_handing_over, times=times),
     }

@@ -38,6 +38,8 @@ class Place:
     is_rehearsal: bool
     torch: str
     """An interpreter that has PyTorch; empty if there is none."""
+    others: tuple[str, ...] = ()
+    """The other GPUs that were empty."""
 
     @contextmanager
     def sidecar(
@@ -106,18 +108,24 @@ def find_place(folder: Path, *, is_rehearsal: bool, torch: str) -> Place:
     found = witness.query("index", "uuid", "memory.used")
     if not found:
         raise witness.NoGpu("nvidia-smi shows no GPU")
-    for row in found:
-        if int(row["memory.used"]) < 512 and not witness.processes_on(row["uuid"]):
-            return Place(
-                folder=folder,
-                uuid=row["uuid"],
-                index=row["index"],
-                token=f"witness-{uuid.uuid4().hex}",
-                base_mib=int(row["memory.used"]),
-                is_rehearsal=is_rehearsal,
-                torch=torch,
-            )
-    raise witness.NoGpu("every GPU here is in use; end what computes there, and try again")
+    empty = [
+        row
+        for row in found
+        if int(row["memory.used"]) < 512 and not witness.processes_on(row["uuid"])
+    ]
+    if not empty:
+        raise witness.NoGpu("every GPU here is in use; end what computes there, and try again")
+    first, *others = empty
+    return Place(
+        folder=folder,
+        uuid=first["uuid"],
+        index=first["index"],
+        token=f"witness-{uuid.uuid4().hex}",
+        base_mib=int(first["memory.used"]),
+        is_rehearsal=is_rehearsal,
+        torch=torch,
+        others=tuple(row["uuid"] for row in others),
+    )
 
 
 def leave_nothing(place: Place) -> None:

@@ -1,44 +1,80 @@
-"""An elastic batch, from a decision of ``ones`` to the environment of a real training process."""
+"""
+An elastic batch that ``ones`` doubles at a boundary, with real processes that stay.
 
+:mod:`tests.local.test_paper_policies` has the same by a restart.
+"""
+
+import sys
+from collections import Counter
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.local.ups import find_processes, going, replay
+from dljob.cli.verbs.watching import describe
+from tests.local.ups import going
 
 pytestmark = pytest.mark.processes
 
-TOLD = ("DLJOB_BATCH_SIZE", "DLJOB_PROCESS_BATCH_SIZE", "DLJOB_LEARNING_RATE_FACTOR")
+TRAINER = Path(__file__).with_name("elastic_trainer.py")
+ITERATIONS = 400
+"""Of eight samples each: four epochs of 800 samples."""
 
 
-def batches_told(root: Path) -> set[tuple[str, ...]]:
-    """Return the batch settings in the environments of the processes below ``root``."""
-    found = set()
-    for pid in find_processes(root):
-        try:
-            raw = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # It has just ended.
-        environment = dict(line.decode().split("=", 1) for line in raw if b"=" in line)
-        if TOLD[0] in environment:
-            found.add(tuple(environment[name] for name in TOLD))
-    return found
-
-
-@pytest.mark.xfail(
-    reason="controllers run the brain's policies, and ones is a simulation's", strict=True
-)
-def test_a_job_that_grows_gets_its_larger_batch(root):
-    spec = {
-        "gpus": {"options": [1, 2], "requested": 1},
-        "training": {"iterationsPerEpoch": 50, "epochs": 20_000, "batchSize": 256},
-        "batch": {"elastic": True, "max": 512},
-        "processes": "perGpu",
+def elastic(folder: Path) -> dict[str, Any]:
+    command = [sys.executable, str(TRAINER), str(ITERATIONS), str(folder)]
+    return {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "elastic"},
+        "spec": {
+            "gpus": {"options": [1, 2], "requested": 1},
+            "training": {"iterations": ITERATIONS, "iterationsPerEpoch": 100, "batchSize": 8},
+            "batch": {"elastic": True, "max": 16},
+            "processes": "perGpu",
+            "progress": {"log": r"iteration (?P<iteration>\d+)"},
+            "template": {"spec": {"containers": [{"name": "trainer", "command": command}]}},
+        },
     }
+
+
+@pytest.mark.story
+def test_batch_doubles_live_and_takes_each_sample_once(root):
+    folder = root / "samples"
+    folder.mkdir()
     with going(root / "state", "--virtual-gpus", 2, "--policy", "ones") as up:
-        submitted = up.submit(replay("long", root, iterations=10**6, faster=20.0, **spec))
-        assert submitted.status == 0, submitted.stderr
-        up.until(lambda: ("256", "256", "1.0") in batches_told(root))
-        # After its first epoch it gets the other GPU, and each process keeps its part.
-        up.until(lambda: ("512", "256", "2.0") in batches_told(root))
-        assert up.backend.get_job("long")["status"]["allocation"]["batchSize"] == 512
+        up.backend.create_jobs([elastic(folder)])
+        up.until(lambda: up.backend.get_job("elastic")["status"]["allocation"].get("batchSize"))
+        up.until_phase("elastic", "Running")
+        job, why = up.backend.get_job("elastic"), up.backend.explain("elastic")["message"]
+        done = up.until_phase("elastic", "Completed")
+        history = up.backend.list_history("elastic", 100)
+        assert up.end() == 0
+    assert why.startswith("trains on 2 GPUs on ")
+    assert " with batches of 16 instead of 8" in why
+    told = {"job": job, "why": why, "assumptions": [], "log": [], "events": []}
+    assert "\n  batch size:  16 instead of 8\n" in describe.show(told)
+    status = done["status"]
+    assert [status[what] for what in ("reshapes", "restarts", "failures")] == [1, 0, 0]
+    assert status["live"]["changes"] == 1
+    [grown] = [each for each in history if each["kind"] == "reshape"]
+    assert (grown["old"]["gpus"], grown["new"]["gpus"]) == (1, 2)
+    assert " with batches of 16 instead of 8: " in grown["message"]
+    files = [file.read_text().splitlines() for file in folder.iterdir()]
+    parts = sorted((int(line[0]), line[1:]) for file in files for line in map(str.split, file))
+    places = [(step, place[0], place[1]) for step, place in parts]
+    # Both ranks get the new size and the factor for it at the same step.
+    sizes = [size for size, _ in groupby(places, lambda each: each[1:])]
+    assert sizes == [("8", "1.0"), ("16", "2.0")]
+    samples: dict[int, list[str]] = {step: [] for step, _ in parts}
+    for step, place in parts:
+        samples[step] += place[2:]
+    assert [*samples] == [*range(1, len(samples) + 1)]
+    # The last one may be half a batch.
+    assert all(len(samples[step]) == int(size) for step, size, _ in places if step < len(samples))
+    # Half of the steps from there on, and each sample once in each epoch.
+    assert len(samples) < ITERATIONS
+    taken = Counter(sample for part in samples.values() for sample in part)
+    assert len(taken) == 800
+    assert set(taken.values()) == {4}

@@ -133,6 +133,17 @@ def find_processes(root: Path) -> list[int]:
     return found
 
 
+def find_told(root: Path, variable: str) -> set[str]:
+    """Return the values of a variable in the environments of the trainings that know of this folder."""
+    name, found = os.fsencode(variable) + b"=", set()
+    for pid in find_processes(root):
+        # Some have just ended.
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            found |= {os.fsdecode(line[len(name) :]) for line in lines if line.startswith(name)}
+    return found
+
+
 def replay(name: str, root: Path, *, iterations: int, faster: float, **spec: Any) -> dict[str, Any]:
     """A job that paces itself by measured speeds, and saves itself on request."""
     checkpoint = root / "checkpoints" / name / "iteration"

@@ -1,6 +1,5 @@
 """A stage: a real control plane, played kubelets, and real operators as processes."""
 
-import csv
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dljob.kube import names
 from dljob.operator.jobs import crd
 from dljob_lab.demonstrating.examples import load_example
 from tests.operator.kubelets import ROOT, Kubelets
+from tests.policy_stories import KIND, SPEEDS, write_speeds
 from tests.servers.api import Api, Json, Refused
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import empty_namespace, make_namespace, remove_namespace
@@ -36,8 +36,6 @@ USUAL = (
     *PATIENT,
 )
 """The default settings of an operator in tests."""
-SPEEDS = {1: 40.0, 2: 76.0, 4: 140.0}
-KIND = ("net", "data", 64)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -160,14 +158,7 @@ class Stage:
 
     def make_job(self, name: str, *, iterations: int) -> Json:
         """A job that replays speeds on 1, 2 or 4 GPUs, with its checkpoints in this folder."""
-        speeds = self.folder / "speeds.csv"
-        if not speeds.exists():
-            with speeds.open("w", newline="") as file:
-                rows = csv.writer(file)
-                rows.writerow(
-                    ("gpu_type", "model", "global_batch_size", "num_gpus", "iterations_per_s")
-                )
-                rows.writerows(("A100", KIND[0], KIND[2], *each) for each in SPEEDS.items())
+        speeds = write_speeds(self.folder / "speeds.csv")
         example = load_example("replay")
         saved = self.folder / "saved" / name
         document = example.document

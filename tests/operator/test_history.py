@@ -82,6 +82,19 @@ def test_all_costs_of_a_change_are_added():
     assert [entry.get("costSeconds") for entry in last["history"]] == [22.25, None]
 
 
+def test_change_is_live_or_restarted():
+    status = Status().decided(make_placement(n1=(0,)), now=1.0)
+    document = written(status)
+    for at, (paused, live) in enumerate(((5.0, 0), (5.04, 1)), 2):
+        status = status.decided(make_placement(n1=range(at)), now=float(at))
+        document = written(status, document)
+        status = replace(status, reshape_seconds=paused, live_changes=live)
+        document = written(status, document)
+    history = document["history"]
+    assert [each.get("how") for each in history] == [None, "restarted", "live"]
+    assert [each.get("costSeconds") for each in history] == [None, 5.0, 0.04]
+
+
 def test_changed_reason_of_a_wait_replaces_the_entry():
     document = written(waiting(CauseCode.NO_ROOM, "first"))
     document = written(waiting(CauseCode.TOO_LARGE, "then", since=9.0), document)

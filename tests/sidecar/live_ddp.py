@@ -2,8 +2,10 @@
 A DistributedDataParallel training for the tests and the benchmark of live changes.
 
 ``python -m tests.sidecar.live_ddp JOURNAL``, with options as JSON in LIVE_DDP. Each rank appends its steps to the
-journal. Without DLJOB_LIVE it goes on from the file ``resume``, and saves to ``save`` after the step ``stop``. Without JOURNAL
-it forks trainings for :class:`tests.sidecar.live_boards.Spares`, because each import of PyTorch takes seconds.
+journal. Without DLJOB_LIVE it goes on from the file ``resume``, and saves to ``save`` after the step ``stop``; under a
+SideCar it saves when it has to, and goes on from the newest checkpoint. With ``alternates`` it passes a boundary after every third step
+alone, and after another third only asks whether to save. Without JOURNAL it forks trainings for :class:`tests.sidecar.live_boards.Spares`, because each import of PyTorch
+takes seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -25,6 +28,9 @@ from dljob import training
 
 LENGTH = 96
 BATCH = 12
+CHECKPOINT = "state.pt"
+ENDS_OF_STEPS = (lambda _step: False, training.should_save, training.boundary)
+"""In turns, to compare them."""
 
 
 def make_model(megabytes: float) -> Any:
@@ -51,9 +57,12 @@ def main(journal: str) -> None:
     stop = options.get("stop")
     batches = training.batches(LENGTH, BATCH, seed=options.get("seed", 0), steps=stop)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "batches": batches}
-    if "resume" in options and "DLJOB_LIVE" not in os.environ:
-        for name, state in torch.load(options["resume"]).items():
+    saved = find_checkpoint(options)
+    if saved:
+        for name, state in torch.load(saved).items():
             parts[name].load_state_dict(state)
+        # The file is let go before the first step.
+        del state
     net = training.live(*parts.values(), wrap=DistributedDataParallel)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(LENGTH, 512 if megabytes else 16, generator=generator)
@@ -66,8 +75,10 @@ def main(journal: str) -> None:
             loss.backward()
             optimizer.step()
             scheduler.step()
+            time.sleep(options.get("pace", 0.0))
             told = {
                 "pid": os.getpid(),
+                "generation": os.environ.get("DLJOB_GENERATION"),
                 "rank": training.rank(),
                 "world": training.world_size(),
                 "step": batch.step,
@@ -77,10 +88,33 @@ def main(journal: str) -> None:
                 "ended": time.monotonic(),
             }
             lines.write(json.dumps(told) + "\n")
-            time.sleep(options.get("pace", 0.0))
-            training.boundary(batch.step)
+            passes = training.boundary
+            if options.get("alternates"):
+                passes = ENDS_OF_STEPS[batch.step % 3]
+            if passes(batch.step) and training.is_leader():
+                save(parts, batch.step)
     if "save" in options and training.is_leader():
         torch.save({name: part.state_dict() for name, part in parts.items()}, options["save"])
+
+
+def find_checkpoint(options: dict[str, Any]) -> str:
+    """Return the file to go on from; none for a process that gets its state from others."""
+    if "DLJOB_JOINS" in os.environ:
+        return ""
+    if newest := training.latest():
+        return f"{newest}/{CHECKPOINT}"
+    return "" if "DLJOB_LIVE" in os.environ else options.get("resume", "")
+
+
+def save(parts: dict[str, Any], step: int) -> None:
+    """Write a checkpoint for a SideCar, in the place of older ones."""
+    older = [*training.folder().iterdir()]
+    place = training.folder() / f"step-{step}"
+    place.mkdir()
+    torch.save({name: part.state_dict() for name, part in parts.items()}, place / CHECKPOINT)
+    training.mark_complete(place)
+    for each in older:
+        shutil.rmtree(each)
 
 
 def fork(journal: str, variables: dict[str, str]) -> int:

@@ -89,6 +89,7 @@ class Trainer:
 
     def take_gpu(self) -> None:
         gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[int(os.environ["LOCAL_RANK"])]
+        gpu = f"{os.environ.get('CHAOS_NODE', '')}{gpu}"
         lock = os.open(f"{self.folder}/gpu-{gpu}", os.O_RDWR | os.O_CREAT)
         os.set_inheritable(lock, True)
         try:

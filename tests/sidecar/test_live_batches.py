@@ -95,6 +95,26 @@ def test_batches_end_after_steps_or_epochs():
     assert [len(each.samples) for each in training.batches(10, 4, epochs=1)] == [4, 4, 2]
 
 
+def test_doubled_batch_counts_as_two_iterations(monkeypatch):
+    become(0, 1)
+    batches = training.batches(100, 4, steps=10)
+    sizes, iterations = [], []
+    for batch in batches:
+        sizes.append(len(batch.samples))
+        iterations.append(batches.iterations)
+        if batch.step == 3:
+            become(0, 1, batch_size=8)
+            monkeypatch.setenv("DLJOB_LEARNING_RATE_FACTOR", "2.0")
+    # Ten steps of the first size, the last of them half a step of the new size.
+    assert sizes == [4, 4, 4, 8, 8, 8, 4]
+    assert iterations == [1, 2, 3, 5, 7, 9, 10]
+    # A process that starts with the new size continues to count in the first one.
+    after = training.batches(100, 4, steps=10)
+    after.load_state_dict({"step": 3, "taken": 12})
+    assert [len(each.samples) for each in after] == [8, 8, 8, 4]
+    assert after.iterations == 10
+
+
 def test_rank_without_a_sample_takes_part_with_no_weight():
     become(2, 3)
     (batch,) = training.batches(2, 3, epochs=1)

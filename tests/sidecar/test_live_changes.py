@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,12 @@ def test_program_without_dljob_is_its_only_rank():
     assert not training.boundary(1)
     assert training.joined_at(7) == 7
     assert (training.rank(), training.world_size(), training.local_rank()) == (0, 1, 0)
+
+
+def test_attribute_of_the_wrapped_model_is_set_on_the_model():
+    model = SimpleNamespace(require_backward_grad_sync=True)
+    training.live(model).require_backward_grad_sync = False
+    assert model.require_backward_grad_sync is False
 
 
 def test_process_group_without_pytorch_is_refused():

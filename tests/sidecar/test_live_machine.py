@@ -101,9 +101,19 @@ def test_newer_declaration_withdraws_and_wins():
     assert told.actions == (Withdraw(), ArmTimer(ChangeTimedOut(1), 30.0))
     withdrawn = react(told.machine, Withdrawn(1))
     assert withdrawn.actions[0] == ChangeLive(FIRST, newer)
-    # Too late: the newer declaration is looked at after the change.
-    late = react(told.machine, NotWithdrawn(1)).machine
-    assert react(late, Changed(1)).machine.phase is Phase.CHECKPOINTING
+
+
+def test_newer_declaration_starts_from_the_members_of_a_change_that_cannot_be_withdrawn():
+    newer = live_run(FIRST, 5, keep=(1,), joins=1)
+    late = follow(*CAPABLE, Told(SMALLER), Told(newer), NotWithdrawn(1))
+    changed = react(late.machine, Changed(1))
+    rebased = replace(newer, live=Live(3, (0, -1)))
+    assert changed.actions[0] == ChangeLive(SMALLER, rebased)
+    assert react(changed.machine, Told(newer)).actions == ()
+    # None of its processes is left.
+    other = live_run(FIRST, 5, keep=(0,))
+    late = follow(*CAPABLE, Told(SMALLER), Told(other), NotWithdrawn(1))
+    assert react(late.machine, Changed(1)).machine.phase is Phase.CHECKPOINTING
 
 
 def test_stop_without_a_checkpoint_does_not_wait():
@@ -156,6 +166,46 @@ def test_failed_change_ends_in_one_restart(event, why):
     assert gone.actions == (StartProcesses(SMALLER, 2),)
     assert gone.machine.live_change == LiveChange(3, message=why)
     assert (gone.machine.failure, gone.machine.held) == (None, ("1",))
+
+
+ONLY = replace(LARGER, live=Live(1, (0, 1, -1, -1), only=True))
+
+
+@pytest.mark.parametrize("events", [(ChangeRefused(1, "why"),), (Gathered(1), ChangeTimedOut(1))])
+def test_processes_that_must_not_restart_go_on_as_they_were(events):
+    refused = follow(*CAPABLE, Told(ONLY), *events)
+    assert refused.actions[0] == Withdraw()
+    back = react(refused.machine, Withdrawn(1))
+    assert (back.actions, back.machine.phase, back.machine.held) == ((), Phase.RUNNING, FIRST.gpus)
+    assert back.machine.has_fallen_back(ONLY)
+    assert (back.machine.present, back.machine.target) == (FIRST, ONLY)
+    # They are still those of the first start.
+    assert react(back.machine, Told(replace(SMALLER, generation=5))).machine.phase is Phase.CHANGING
+    assert react(refused.machine, NotWithdrawn(1)).actions[0] == Terminate()
+
+
+def test_processes_that_must_not_restart_are_not_saved_for_a_run_that_does_not_fit():
+    elsewhere = replace(ONLY, live=Live(0, (0, 1, -1, -1), only=True))
+    for events in ((Told(FIRST), Started(1)), CAPABLE):
+        told = follow(*events, Told(elsewhere))
+        assert (told.actions, told.machine.phase) == ((), Phase.RUNNING)
+        assert told.machine.live_change == LiveChange(
+            3, message="its processes do not fit these members"
+        )
+    assert follow(Told(FIRST), Told(ONLY)).actions == ()
+    # It waits for the trial of a live change, as always.
+    begun = follow(Told(FIRST), Told(ONLY), Started(1), machine=READY)
+    assert (begun.machine.phase, begun.machine.run) == (Phase.RUNNING, FIRST)
+
+
+def test_same_processes_under_a_newer_generation_need_not_register():
+    again = replace(live_run(FIRST, 3, keep=(0, 1)), rendezvous_port=FIRST.rendezvous_port)
+    told = follow(Told(FIRST), Started(1), Told(again))
+    assert told.actions[0] == ChangeLive(FIRST, again)
+    done = react(told.machine, Changed(1)).machine
+    assert (done.run, done.capable, done.live_change) == (again, 0, LiveChange(3))
+    larger_batch = replace(again, batch_size=7)
+    assert follow(Told(FIRST), Started(1), Told(larger_batch)).machine.phase is Phase.CHECKPOINTING
 
 
 def test_late_newcomers_are_withdrawn():

@@ -1,26 +1,29 @@
 """The effects of decisions in the simulated world: costs, failures and conserved work."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.core.contract import Decision, View
-from dljob.core.model import Node, NodeName
+from dljob.core.model import Node, NodeName, Target, Training
 from dljob.core.profiles import Costs
 from dljob.sim import policies
-from dljob.sim.engine.settings import Outage
-from dljob.sim.engine.world import PATIENCE
+from dljob.sim.engine.settings import Outage, Setting
+from dljob.sim.engine.world import PATIENCE, World
+from dljob.sim.jobs.learning import Learning
 from dljob.sim.results.records import Happening, Record
 from tests.builders import FakePolicy
 from tests.core.examples import few_examples
 from tests.sim.worlds import (
     COSTS,
+    ONE_NODE,
     TWO_NODES,
     Scripted,
     make_short,
     make_traced,
+    make_workload,
     play,
     times_of,
     trained_by,
@@ -36,6 +39,35 @@ def starts(record: Record, job: str) -> list[float]:
 
 def halts(record: Record, job: str) -> list[float]:
     return times_of(record, Happening.HALTS, job)
+
+
+def test_policies_see_the_metric_that_a_job_reports():
+    learning = Learning(b0=0.01, b1=1.0, c=1.0)
+    traced = make_traced("job", options=(1,))
+    training = Training(target=Target(metric="top1", value=learning.truth_at(1000.0)))
+    job = replace(traced.job, training=training)
+    seen = []
+
+    class Watching(Scripted):
+        def allocate(self, view: View) -> Decision:
+            seen.extend(dict(state.metrics) for state in view.running)
+            return super().allocate(view)
+
+    policy = Watching({0: {"job": 1}, 20: {"job": 1}, 120: {"job": 1}})
+    play((replace(traced, job=job, learning=learning),), policy, costs=FREE)
+    # It evaluates twenty times: after 50 of its 1,000 iterations, 100 and so on.
+    assert seen == [{}, {"top1": pytest.approx(learning.truth_at(100.0))}]
+
+
+def test_jobs_slow_each_other_down_while_both_train():
+    jobs = (make_traced("a", options=(1,)), make_traced("b", options=(1,), at=500.0))
+    setting = Setting(
+        nodes=ONE_NODE, contention=lambda jobs: [1.0 / len(jobs) for _ in jobs], costs=FREE
+    )
+    policy = Scripted({0: {"a": 1}, 500: {"b": 1}})
+    record = World(make_workload(*jobs), setting, policy=policy).play()
+    # Each has half its speed from 500 on, until the first has done its other 500 iterations.
+    assert [job.completed_at for job in record.jobs] == [1500.0, 2000.0]
 
 
 def test_in_place_victim_trains_until_newcomer_is_ready():

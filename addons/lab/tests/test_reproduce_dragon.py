@@ -7,13 +7,16 @@ from dljob_lab.reproducing.dragon_jobs import (
     ALEXNET,
     INCEPTION,
     RESNET,
+    SIMULATED,
     TABLE_1,
     TESTBED,
+    Network,
     images_per_s,
     make_simulated,
     make_testbed,
     steps_per_s,
 )
+from tests.builders import make_placement
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,33 @@ def test_local_workers_match_figure_2():
         for workers, images in enumerate(model.images_per_s, start=1):
             assert 64 * steps_per_s(model, workers, remote=0) == pytest.approx(images)
     assert images_per_s(RESNET, 8) > images_per_s(RESNET, 4)
+
+
+def job_of(model):
+    row = next(row for row in TABLE_1 if row.model == model)
+    return make_testbed().jobs[TABLE_1.index(row)].job
+
+
+def test_alone_a_job_has_the_speed_of_its_profile():
+    for spread, where in ((True, {"node-0": (0, 1)}), (False, {"node-0": (0, 1), "node-1": (0,)})):
+        network = Network(SIMULATED, spread=spread)
+        assert network.leave_shares([(job_of("A"), make_placement(**where))]) == [
+            pytest.approx(1.0)
+        ]
+
+
+def test_jobs_share_the_link_between_two_nodes():
+    network = Network(TESTBED, spread=True)
+    jobs = [
+        (job_of("A"), make_placement(**{"node-0": (0, 1)})),
+        (job_of("A"), make_placement(**{"node-0": (2, 3)})),
+    ]
+    # Alone two remote workers move 244 MB each in 3.9 s; with two more on the link it takes twice that.
+    local_s, moved_s = 2 * 64 / 59.1, 2 * 244.0 / 125.0
+    share = (local_s + moved_s) / (local_s + 2 * moved_s)
+    assert network.leave_shares(jobs) == pytest.approx([share, share])
+    beside = Network(TESTBED, spread=False)
+    assert beside.leave_shares(jobs) == [pytest.approx(1.0)] * 2
 
 
 def test_dragon_beats_locality_and_kubeflow(testbed):

@@ -87,6 +87,8 @@ class Entry:
     where: str = ""
     expected: Expected | None = None
     cost: float | None = None
+    how: str = ""
+    """live or restarted, if that is known."""
     is_decision: bool = False
 
 
@@ -277,6 +279,7 @@ class _Book:
             where=printable(str(line.new)) if line.new is not None else "",
             expected=line.expected,
             cost=line.cost_seconds,
+            how=printable(line.how),
             is_decision=True,
         )
 

@@ -33,6 +33,7 @@ _STAGES: Mapping[Stage, str] = {
     Stage.SAVED: "stopping",
     Stage.STOPPED: "stopped: waits for its GPUs",
     Stage.STARTED: "starting",
+    Stage.PAUSED: "paused by a live change",
 }
 
 Arguments = Mapping[str, object]
@@ -114,6 +115,7 @@ class _Drawing:
             "step": decided.step,
             "for": decided.for_job,
             "cost_seconds": decided.cost_seconds,
+            "how": decided.how or None,
             "expected_pause_seconds": expected and expected.pause_seconds,
             "expected_iterations_per_second": expected and expected.iterations_per_second,
             "expected_remaining_seconds": expected and expected.remaining_seconds,

@@ -231,20 +231,22 @@ class SpeedSamples:
             observations += _accuracy(pupil, entry, state=state)
             before = pupil.stretch
             stretch = _stretch_of(pupil, state, now=now, live=live)
-            if stretch is not before and stretch.live is not None:
+            change = stretch.live if stretch is not before else None
+            # Processes that only go back to what they were do not pause.
+            if change is not None and change.pause_seconds > 0.0:
                 gpus = status.placement.gpus if status.placement is not None else 0
-                term = CostTerm.LIVE_GROW if stretch.live.joins else CostTerm.LIVE_SHRINK
-                observations.append(CostSeen(term, stretch.live.pause_seconds, gpus))
+                term = CostTerm.LIVE_GROW if change.joins else CostTerm.LIVE_SHRINK
+                observations.append(CostSeen(term, change.pause_seconds, gpus))
         if stretch is not None and state.phase is Phase.RUNNING:
             is_news = stretch.first is None and (stretch.live is not None or not stretch.is_timed)
             observations += self._progress(stretch, entry, state=state, now=now)
             if is_news and stretch.first is not None:
                 # A start that is first heard of after a step seems to be later than the step.
-                lost, change = max(0.0, stretch.first.at - stretch.ordered_at), state.change
+                lost, cost = max(0.0, stretch.first.at - stretch.ordered_at), state.change
                 if stretch.live is not None:
                     lost = stretch.live.pause_seconds
-                elif change is not None and change.generation == state.held_generation:
-                    lost += change.checkpoint_seconds + change.stop_seconds
+                elif cost is not None and cost.generation == state.held_generation:
+                    lost += cost.checkpoint_seconds + cost.stop_seconds
                 resumed = Resumption(status.generation, lost, stretch.first.at)
         pupil.iteration = max(pupil.iteration, state.progress.iteration)
         return Findings(tuple(observations), resumed)

@@ -33,7 +33,8 @@ SideCar holds the GPUs of both sides until those that leave are proven gone. A n
 withdraws a live change on which the members have not agreed yet, and otherwise waits for its end. A
 live change that fails before is withdrawn as well, and its target reached by a restart with a
 checkpoint; one that fails later ends the attempt without a checkpoint. Either way its target is not
-tried live again.
+tried live again. Where a restart would lose all work (``Live.only``), the processes go on after a withdrawal until
+the controller, which reads the reason, declares another target.
 
 News from the processes has the number of the attempt that started them. News of an earlier attempt
 changes nothing, and neither does an event that the table does not name for a phase.
@@ -86,7 +87,11 @@ from dljob_sidecar.behaviour.events import (
     Withdraw,
     Withdrawn,
 )
-from dljob_sidecar.behaviour.membership import find_difference
+from dljob_sidecar.behaviour.membership import (
+    find_difference,
+    is_in_name_only,
+    rebase,
+)
 from dljob_sidecar.behaviour.state import (
     LIVE_CHANGE_FAILED,
     TOO_SLOW,
@@ -211,8 +216,9 @@ def _told(machine: Machine, target: Target) -> Reaction:
         return Reaction(replace(machine, target=target) if target.epoch > known.epoch else machine)
     machine = replace(machine, target=target)
     # The author of a run may not know that the training has ended, and a trial ends soon.
-    if not machine.may_start or (_is_trying(machine) and can_change_live(machine)):
-        return Reaction(machine)
+    waits = not machine.may_start or (_is_trying(machine) and can_change_live(machine))
+    if waits or goes_on(machine):
+        return Reaction(machine if waits else _note_going_on(machine))
     reaction = _step(machine, _trigger_for_change(machine))
     coming = target.processes if isinstance(target, Run) else target.coming
     is_over = machine.released or machine.is_leaving
@@ -239,6 +245,8 @@ def _go_on(reaction: Reaction) -> Reaction:
     trigger = _trigger_for_trial(machine)
     if machine.target != machine.run or machine.is_leaving:
         trigger = _trigger_for_change(machine)
+    if goes_on(machine):
+        return reaction._replace(machine=_note_going_on(machine))
     if trigger is None:
         return reaction
     begun = _step(machine, trigger)
@@ -267,11 +275,28 @@ def can_change_live(machine: Machine) -> bool:
     target, run, limits = machine.target, machine.run, machine.limits
     if target is None or run is None or machine.phase is not Phase.RUNNING:
         return False
-    if not limits.live_seconds or machine.capable < run.processes or machine.ended:
+    if not limits.live_seconds or machine.is_interrupted or machine.ended:
         return False
-    if machine.is_interrupted or machine.has_fallen_back(target):
+    if machine.has_fallen_back(target) or find_difference(run, target) is None:
         return False
-    return find_difference(run, target) is not None
+    return machine.capable == run.processes or is_in_name_only(run, target)
+
+
+def goes_on(machine: Machine) -> bool:
+    """Return True if the target may only be reached live, which is not possible now."""
+    live = machine.target.live if machine.target is not None else None
+    is_asked = live is not None and live.only and machine.target != machine.run
+    may_go_on = machine.phase in (Phase.STARTING, Phase.RUNNING) and not machine.is_interrupted
+    return is_asked and may_go_on and not can_change_live(machine)
+
+
+def _note_going_on(machine: Machine) -> Machine:
+    """Let the controller know why the processes go on as they are; during a start that is not decided yet."""
+    target = machine.target
+    if target is None or machine.phase is not Phase.RUNNING or machine.has_fallen_back(target):
+        return machine
+    noted = LiveChange(target.generation, message="its processes do not fit these members")
+    return replace(machine, live_change=noted)
 
 
 def _trigger_for_change(machine: Machine) -> Trigger:
@@ -540,11 +565,15 @@ def _is_in_change(machine: Machine) -> bool:
 def _changed(machine: Machine, event: Changed) -> Reaction:
     if not _is_in_change(machine) or isinstance(machine.changing, Stop):
         return Reaction(machine)
-    run = machine.changing
-    if run is not None:
+    run, former, target = machine.changing, machine.run, machine.target
+    if run is not None and former is not None and target is not None:
         done = LiveChange(run.generation, event.pause_seconds * 1000, event.state_bytes)
-        machine = replace(machine, run=run, ended=(), capable=run.processes, live_change=done)
+        # A change in name only says nothing about the processes.
+        capable = machine.capable if is_in_name_only(former, run) else run.processes
+        machine = replace(machine, run=run, ended=(), capable=capable, live_change=done)
         machine = replace(machine, changing=None, saving=Saving.NONE)
+        if target != run:
+            machine = replace(machine, target=rebase(target, former.generation, run))
     else:
         machine = _end_live_trial(machine, seconds=event.pause_seconds)
     return _go_on(_step(machine, Trigger.CHANGED))
@@ -568,6 +597,10 @@ def _change_timed_out(machine: Machine, _: ChangeTimedOut) -> Reaction:
         seconds = machine.limits.gathering_seconds
         why = f"the processes that join were not ready in {seconds:g} s{_waited_for(machine)}"
         return _step(_fall_back(machine, why), Trigger.CHANGE_REFUSED)
+    live = machine.changing.live if machine.changing is not None else None
+    if live is not None and live.only and not machine.is_withdrawing:
+        # Processes that have not agreed on a boundary can go on.
+        return _step(_fall_back(machine, _too_slow(machine)), Trigger.CHANGE_REFUSED)
     return _step(_fall_back(machine, _too_slow(machine), ended=True), Trigger.CHANGE_FAILED)
 
 

@@ -7,7 +7,7 @@ The machine asks if the change is possible, and ``dljob_sidecar.processes`` whic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dljob_wire.messages import Run, Target
 
@@ -46,6 +46,35 @@ def _fits(run: Run, target: Run, stays: Mapping[int, int], joins: tuple[int, ...
         return False
     is_kept = all(gpu_of(run, old) == gpu_of(target, new) for old, new in stays.items())
     return is_kept and not {gpu_of(target, rank) for rank in joins} & {*run.gpus}
+
+
+def is_in_name_only(run: Run, target: Target) -> bool:
+    """Return True if the same processes only belong to another generation, as after a change that was given up."""
+    difference = find_difference(run, target)
+    if difference is None or not isinstance(target, Run) or difference.leaves or difference.joins:
+        return False
+    own = run.batch_size, run.learning_rate_factor
+    is_same = own == (target.batch_size, target.learning_rate_factor)
+    return is_same and all(old == new for old, new in difference.stays.items())
+
+
+def rebase(target: Target, since: int, run: Run) -> Target:
+    """
+    Return a target whose author did not know yet that the members of ``since`` have become those of ``run``.
+
+    In one container its GPUs show who stays. In several the others have to be told the same, so it is left as it is.
+    """
+    live = target.live
+    if not isinstance(target, Run) or live is None or live.since != since:
+        return target
+    is_one = len(run.peers) == len(target.peers) == 1
+    if not is_one or not _has_own_gpus(run) or not _has_own_gpus(target):
+        return target
+    places = {gpu: rank for rank, gpu in enumerate(run.gpus)}
+    members = tuple(places.get(gpu, -1) for gpu in target.gpus)
+    if max(members) < 0:
+        return target
+    return replace(target, live=replace(live, since=run.generation, members=members))
 
 
 def _has_own_gpus(run: Run) -> bool:

@@ -21,9 +21,7 @@ from dljob_wire.messages import (
     Term,
     Trial,
 )
-
-GATHERING = 10
-"""How many times ``live_seconds`` the processes that join may take to get ready, because the others train meanwhile."""
+from dljob_wire.training import GATHERING
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,11 @@ class Machine:
     def only_joins(self) -> bool:
         """True during a live change if all processes of this container join others."""
         return self.changing is not None and self.changing == self.run
+
+    @property
+    def present(self) -> Run | None:
+        """The run of the processes that live, where it is not the target."""
+        return None if self.released or self.run == self.target else self.run
 
     @property
     def falls_back(self) -> bool:

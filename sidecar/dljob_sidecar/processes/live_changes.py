@@ -31,7 +31,11 @@ from dljob_sidecar.behaviour.events import (
     RankEnded,
     Withdrawn,
 )
-from dljob_sidecar.behaviour.membership import Difference, find_difference
+from dljob_sidecar.behaviour.membership import (
+    Difference,
+    find_difference,
+    is_in_name_only,
+)
 from dljob_sidecar.linux.spawning import Ended
 from dljob_sidecar.processes import live_board, ranks
 from dljob_sidecar.processes.departing import Departure
@@ -96,7 +100,7 @@ class Move:
     @property
     def has_begun(self) -> bool:
         """True if the training may know of the change, here or in another container."""
-        return self.is_pending or (self.containers > 1 and not self.is_trial)
+        return self.is_pending or (len(self.run.peers) > 1 and not self.is_trial)
 
 
 class LiveChanges:
@@ -233,6 +237,12 @@ class LiveChanges:
         if any(one.ended for one in members):
             # The news of the end is on its way.
             self._refuse("a process has ended")
+        elif not move.is_trial and is_in_name_only(move.run, move.target):
+            # The processes need not know of it: they go on under the generation that they know.
+            self.cancel()
+            self._tell(Changed(self._starter.attempt))
+            self._watch(SOON_SECONDS)
+            return
         elif not move.difference.joins:
             self._announce(move)
         else:
@@ -301,8 +311,8 @@ class LiveChanges:
 
     def _take_back(self, board: Board, move: Move) -> bool:
         """Withdraw a pending change under the lock; return False if it is too late."""
-        # Other containers may have agreed already, which this board does not show.
-        if move.containers > 1 and not move.is_trial:
+        # Other containers may have agreed already, which this board shows only if all members of before are here.
+        if len(move.run.peers) > 1 and not move.is_trial:
             return False
         with board.locked():
             if board.read().at != NOT_AGREED:

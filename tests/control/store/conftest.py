@@ -1,5 +1,6 @@
 """Places for stores: the contract of stores is tested in memory and in a file."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -9,6 +10,9 @@ import pytest
 from tests.control.store.places import AddressPlace, MemoryPlace, Place
 from tests.servers.binaries import find_ferretdb
 from tests.servers.mongo import MongoServer
+
+OTHER_SERVER = os.environ.get("DLJOB_TEST_MONGODB")
+"""The address of a MongoDB to test instead of FerretDB, such as ``mongodb://127.0.0.1:27017``."""
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +46,8 @@ def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             place: Place = MemoryPlace()
         elif kind == "sqlite":
             place = AddressPlace(str(tmp_path / "store" / f"{uuid4().hex}.db"))
+        elif OTHER_SERVER:
+            place = AddressPlace(f"{OTHER_SERVER.rstrip('/')}/test_{uuid4().hex}")
         else:
             server: MongoServer = request.getfixturevalue("shared_server")
             place = AddressPlace(server.url(f"test_{uuid4().hex}"))

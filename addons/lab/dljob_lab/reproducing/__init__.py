@@ -42,8 +42,9 @@ WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
     "sia": partial(pollux.reproduce, world="sia", is_whole=True),
     "rubick": partial(rubick.reproduce, is_whole=True),
     "pollux": partial(pollux.reproduce, is_whole=True),
+    "ones": partial(ones.reproduce, is_whole=True),
 }
-"""All of those of which the usual form leaves out what takes long (``--all``)."""
+"""All of those of which the usual form leaves out what takes long (``--full``)."""
 
 FROM_TRACES: Mapping[str, Callable[[Watch | None, Sequence[Path]], Reproduction]] = {
     "afs": afs.reproduce_from,

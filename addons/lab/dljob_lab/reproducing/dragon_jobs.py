@@ -9,18 +9,31 @@ from the size of the models and the network of 1 Gb/s that the paper names:
 * A job trains asynchronously, so its steps are those of all workers added up. A step of one of w
   workers takes ``w * batch / images per second`` where its parameter server is on the same node.
 * A worker whose parameter server is elsewhere also moves the parameters over the network, and all such
-  workers of the job share the link: ``r * bytes / bandwidth`` more for each step of r of them.
+  workers on the same link share it: ``r * bytes / bandwidth`` more for each step of r of them. A profile has the
+  speed of a job that is alone; :func:`share_network` says what other jobs on its links leave of that.
 * DRAGON and the locality-aware scheduler put the parameter server next to the most workers. The
   default scheduler of Kubernetes puts each pod on the node with the fewest, so a job's parameter
   server goes to a node without a worker of the job if there is one.
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dljob.core.model import Checkpoint, GpuDemand, Job, JobId, Node, Role, Training
+from dljob.core.model import (
+    Checkpoint,
+    GpuDemand,
+    Job,
+    JobId,
+    Node,
+    NodeName,
+    Placement,
+    Role,
+    Training,
+)
+from dljob.core.placement.counting import count_nodes
 from dljob.core.predicting.speed_curves import Point, fit_iteration_time, iteration_time
 from dljob.core.profiles import Costs, JobType, Profile, Speed
 from dljob.sim.jobs.workloads import TracedJob, Workload
@@ -109,6 +122,8 @@ class Assumptions:
     """Parameters come while gradients go, on a link that carries both ways at once: counted once."""
     spreads_servers: bool = True
     """True if the default scheduler puts parameter servers on other nodes than the workers."""
+    shares_network: bool = True
+    """True if the jobs of a node share its link; false if each has the network to itself."""
 
 
 USUAL = Assumptions()
@@ -129,6 +144,50 @@ def steps_per_s(
     moved = assumptions.crossings * remote * model.megabytes
     remote_s = local_s + moved / assumptions.megabytes_per_s
     return (workers - remote) / local_s + remote / remote_s
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The links of the nodes, which all jobs share."""
+
+    nodes: Sequence[Node]
+    spread: bool
+    """True if parameter servers are on other nodes than the workers."""
+    assumptions: Assumptions = USUAL
+
+    def leave_shares(self, jobs: Sequence[tuple[Job, Placement]]) -> list[float]:
+        """Return what each job keeps of the speed that it has alone."""
+        flows: Counter[NodeName] = Counter()
+        remotes: list[list[tuple[NodeName, NodeName]]] = []
+        for _, placement in jobs:
+            workers = count_nodes(placement)
+            server = self._find_server(workers, flows)
+            remotes.append([(r.node, server) for r in placement.refs() if r.node != server])
+            flows.update(node for pair in remotes[-1] for node in pair)
+        return [
+            self._measure(job, placement, [max(flows[a], flows[b]) for a, b in remote])
+            for (job, placement), remote in zip(jobs, remotes, strict=True)
+        ]
+
+    def _find_server(
+        self, workers: Mapping[NodeName, int], flows: Mapping[NodeName, int]
+    ) -> NodeName:
+        """Return the node with the fewest pods of the job, or with the most."""
+        if not self.spread:
+            return max(workers, key=workers.__getitem__)
+        names = [node.name for node in self.nodes]
+        return min(names, key=lambda node: (workers.get(node, 0), flows[node]))
+
+    def _measure(self, job: Job, placement: Placement, rivals: Sequence[int]) -> float:
+        """Return the speed over that alone, with these numbers of workers on the links of each remote worker."""
+        model, assumed = MODELS[job.type.model[0]], self.assumptions
+        workers, nodes = placement.shape.gpus, placement.shape.nodes
+        local_s = workers * assumed.batch / images_per_s(model, workers)
+        moved_s = assumed.crossings * model.megabytes / assumed.megabytes_per_s
+        speed = (workers - len(rivals)) / local_s
+        speed += sum(1.0 / (local_s + count * moved_s) for count in rivals)
+        remote = count_remote(workers, nodes, of_nodes=len(self.nodes), spread=self.spread)
+        return speed / steps_per_s(model, workers, remote=remote, assumptions=assumed)
 
 
 def images_per_s(model: Model, workers: int) -> float:

@@ -1,33 +1,39 @@
 """
-The workload of the ONES paper (section 4.1, Table 2), as far as the paper describes it.
+The workload of the ONES paper (section 4.1, Table 2 and its appendix), as far as the paper describes it.
 
-:mod:`dljob_lab.reproducing.ones` plays it. The paper names models, datasets and their sizes, and the
-cluster. It does not say how many jobs there are, how they arrive, how many GPUs they request, and
-how many epochs they train: these are assumed here, and ``docs/reproduction/ones.md`` says how.
+:mod:`dljob_lab.reproducing.ones` plays it. By the appendix, 400 jobs are sampled uniformly from Microsoft's
+trace, and each is replaced by the job of Table 2 that is closest in GPU time; they arrive 30 s apart on
+average, at random. The paper does not say how many epochs a job needs to its target: that is assumed here, and
+``docs/reproduction/ones.md`` says how.
 """
 
 import math
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 from typing import NamedTuple
 
-from dljob.core.model import BatchRange, Checkpoint, GpuDemand, Job, JobId, Training
+from dljob.core.model import BatchRange, Checkpoint, GpuDemand, Job, JobId, Target, Training
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.sim.inputs.shipped import (
     SMALLEST_BATCH,
     StepTime,
     StepTimes,
+    find_folder,
     load_step_times,
 )
+from dljob.sim.inputs.tables import Table
+from dljob.sim.jobs.learning import Learning
 from dljob.sim.jobs.noise import find_noise
 from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob_wire.messages import Shape
 
+GPUS_A_NODE = 4
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-REQUESTS = (1, 1, 2, 2, 4, 4, 8)
-"""The GPUs that users request, drawn at random from these."""
+REQUESTS = (1, 2, 4, 8, 16)
+"""The GPUs that users request: as many as in the trace, if need be fewer, up to the smallest cluster of Figure 17."""
 
 FASTER = 1.7
 """
@@ -73,6 +79,7 @@ class Kind(NamedTuple):
     dataset: str
     samples: int
     epochs: int
+    """To the target accuracy."""
 
 
 LARGEST: Mapping[str, int] = {"imagenet": 12800, "cifar10": 4096, "bert": 384}
@@ -81,17 +88,26 @@ LARGEST: Mapping[str, int] = {"imagenet": 12800, "cifar10": 4096, "bert": 384}
 SHARE_OF_DATASET = 10
 """No batch is larger than this part of the dataset, so that an epoch has steps to learn from."""
 
+CURVES: Mapping[str, tuple[float, float, float, float]] = {
+    "imagenet": (5.5, 1.6, 0.911, 0.037),
+    "cifar10": (71.2, 1.31, 0.954, 0.009),
+    "bert": (37.2, 4.7, 0.91, 0.0),
+}
+"""
+How accuracy rises over the epochs to the target, ``c - 1 / (b0 x + b1)`` at the share x of them, and its
+noise: fitted to what Pollux's authors logged with the smallest batch. Of BERT they logged two epochs, and c is assumed.
+"""
+
 
 def list_kinds(*, vision_epochs: int = 10, text_epochs: int = 3) -> list[Kind]:
     """Table 2, which does not give the epochs to the target accuracy."""
     thousands = range(10, 21, 2)
-    vision, text = vision_epochs + CONFIRMING, text_epochs + CONFIRMING
     return [
-        *(Kind(m, "ImageNet", 1000 * n, vision) for m in IMAGENET for n in thousands),
-        *(Kind(m, "CIFAR10", 1000 * n, vision) for m in CIFAR10 for n in range(20, 41, 5)),
-        *(Kind(BERT[0], "CoLA", 1000 * n, text) for n in range(5, 9)),
-        Kind(BERT[0], "MRPC", 3600, text),
-        *(Kind(BERT[0], "SST-2", 1000 * n, text) for n in thousands),
+        *(Kind(m, "ImageNet", 1000 * n, vision_epochs) for m in IMAGENET for n in thousands),
+        *(Kind(m, "CIFAR10", 1000 * n, vision_epochs) for m in CIFAR10 for n in range(20, 41, 5)),
+        *(Kind(BERT[0], "CoLA", 1000 * n, text_epochs) for n in range(5, 9)),
+        Kind(BERT[0], "MRPC", 3600, text_epochs),
+        *(Kind(BERT[0], "SST-2", 1000 * n, text_epochs) for n in thousands),
     ]
 
 
@@ -117,72 +133,118 @@ def speeds_of(model: Model, batch: int) -> dict[Shape, Speed]:
     return StepTimes(_measured(model)).speeds_at(batch)
 
 
-def make_workload(
-    *,
-    jobs: int,
-    interval_seconds: float,
-    seed: int,
-    elastic: bool = True,
-    free: bool = False,
-    requested: int = 0,
-) -> Workload:
-    """
-    Draw jobs of Table 2 that arrive at random, with a given mean time between them.
+class Sampled(NamedTuple):
+    """A job of Microsoft's trace."""
 
-    Where batches are not ``elastic`` they are fixed for all policies; where they are ``free``,
-    large ones cost nothing in convergence. Users request GPUs at random, or all as many.
-    """
+    gpus: int
+    seconds: float
+
+
+@cache
+def read_trace() -> tuple[Sampled, ...]:
+    """Every twentieth job of the eleven virtual clusters that are published."""
+    path = find_folder() / "ones" / "philly_twentieth.csv.gz"
+    rows = Table.read(path, required=("num_gpus", "duration_s"))
+    return tuple(Sampled(row.whole("num_gpus", least=1), row.seconds("duration_s")) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The workload of the paper, and what experiments change in it."""
+
+    jobs: int = 400
+    interval_s: float = 30.0
+    elastic: bool = True
+    """If false, batches are fixed for all policies."""
+    free: bool = False
+    """True if large batches cost nothing in convergence."""
+    requested: int = 0
+    """The GPUs that every job requests; 0: as many as in the trace."""
+    reports: bool = True
+    """If false, jobs declare their lengths instead of reporting their accuracy."""
+
+
+PAPER = Rules()
+
+
+def make_workload(seed: int, rules: Rules = PAPER) -> Workload:
+    """Sample jobs from the trace, and replace each by the one of Table 2 that is closest in GPU time."""
     rng = random.Random(f"ones/{seed}")
-    kinds = list_kinds()
-    # Every kind as often as any other, in random order, as far as the number of jobs allows it.
-    order = [
-        kind for _ in range(math.ceil(jobs / len(kinds))) for kind in rng.sample(kinds, len(kinds))
-    ]
     at, traced = 0.0, []
     profiles: dict[JobType, Profile] = {}
-    for number, kind in enumerate(order[:jobs]):
-        gpus = rng.choice(REQUESTS)
-        each = _make_job(
-            kind, number, at=at, requested=requested or gpus, elastic=elastic, free=free
-        )
+    for number, sampled in enumerate(rng.choices(read_trace(), k=rules.jobs)):
+        gpus = rules.requested or max(count for count in REQUESTS if count <= sampled.gpus)
+        kind = find_closest(sampled.gpus * sampled.seconds, gpus)
+        each = _make_job(kind, number, at=at, requested=gpus, rules=rules)
         traced.append(each)
         for batch in _batches(each.job):
             known = each.job.type._replace(batch_size=batch)
             if known not in profiles:
                 profiles[known] = Profile(known, speeds_of(kind.model, batch))
-        at += rng.expovariate(1.0 / interval_seconds)
-    return Workload(f"ones-{seed}", tuple(traced), profiles, profiles)
+        at += rng.expovariate(1.0 / rules.interval_s)
+    return Workload("ones", tuple(traced), profiles, profiles)
 
 
-def _make_job(
-    kind: Kind, number: int, *, at: float, requested: int, elastic: bool, free: bool
-) -> TracedJob:
+@cache
+def find_closest(gpu_seconds: float, gpus: int) -> Kind:
+    """Return the workload of Table 2 whose time on these GPUs, times their number, is closest."""
+    return min(list_kinds(), key=lambda kind: abs(seconds_of(kind, gpus) * gpus - gpu_seconds))
+
+
+@cache
+def seconds_of(kind: Kind, gpus: int) -> float:
+    """Return how long a job trains alone on these GPUs, packed."""
+    shape = Shape(gpus, -(-gpus // GPUS_A_NODE), "V100")
+    batch = SMALLEST_BATCH[kind.model.application] * gpus
+    return _count_iterations(kind, batch) / speeds_of(kind.model, batch)[shape].iterations_per_s
+
+
+def _count_iterations(kind: Kind, batch: int, *, epochs: int | None = None) -> float:
+    """Return how many iterations with this batch are worth all epochs with the smallest, or so many of them."""
+    smallest = SMALLEST_BATCH[kind.model.application]
+    noise = find_noise(kind.model.application, smallest)
+    knots = [(progress + 0.5) / 10 for progress in range(10)]
+    longer = fmean(1.0 / noise.worth(batch, own=smallest, progress=each) for each in knots)
+    return (epochs or kind.epochs + CONFIRMING) * kind.samples / batch * longer
+
+
+def _make_job(kind: Kind, number: int, *, at: float, requested: int, rules: Rules) -> TracedJob:
     model, application = kind.model, kind.model.application
     smallest = SMALLEST_BATCH[application]
     # As users do: the batch that fits a GPU, on each of the GPUs that they request.
     batch = smallest * requested
-    noise = find_noise(application, smallest)
-    knots = [(progress + 0.5) / 10 for progress in range(10)]
-    longer = fmean(1.0 / noise.worth(batch, own=smallest, progress=each) for each in knots)
-    iterations = kind.epochs * kind.samples / batch * longer
+    iterations = _count_iterations(kind, batch)
     counts = {shape.gpus for shape in speeds_of(model, batch)}
     most = max(batch, min(LARGEST[application], kind.samples // SHARE_OF_DATASET))
+    learning = _make_learning(kind, batch, seed=number) if rules.reports else None
+    target = None
+    if learning is not None:
+        reached = learning.truth_at(_count_iterations(kind, batch, epochs=kind.epochs))
+        target = Target(metric="accuracy", value=reached, patience=CONFIRMING)
     job = Job(
         id=JobId(f"{number:03}-{model.name}-{kind.dataset}"),
         gpus=GpuDemand(
             options=tuple(count for count in COUNTS if count in counts), requested=requested
         ),
         training=Training(
-            iterations=math.ceil(iterations),
+            iterations=None if rules.reports else math.ceil(iterations),
             iterations_per_epoch=math.ceil(kind.samples / batch),
             batch_size=batch,
+            target=target,
         ),
         type=JobType(model.name, kind.dataset, batch),
         submitted_at=at,
         checkpoint=Checkpoint(shared=True),
-        batch=BatchRange(elastic=True, maximum=most) if elastic else BatchRange(),
+        batch=BatchRange(elastic=True, maximum=most) if rules.elastic else BatchRange(),
     )
-    return TracedJob(job, iterations, noise=None if free else noise)
+    noise = None if rules.free else find_noise(application, smallest)
+    return TracedJob(job, iterations, learning=learning, noise=noise)
+
+
+def _make_learning(kind: Kind, batch: int, *, seed: int) -> Learning:
+    b0, b1, c, sigma = CURVES[kind.model.application]
+    to_target = _count_iterations(kind, batch, epochs=kind.epochs)
+    return Learning(b0=b0 / to_target, b1=b1, c=c, sigma=sigma, seed=seed)
 
 
 def _batches(job: Job) -> Iterator[int]:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dljob.core import cycle
-from dljob.core.model import BatchRange, Snapshot, Training
+from dljob.core.model import BatchRange, Direction, Snapshot, Target, Training
 from dljob.core.planning import Reshape, Start
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.sim import policies
-from dljob_lab.policies.elastic.ones import genomes, memory, progress, searching
+from dljob_lab.policies.elastic.ones import epochs, genomes, memory, progress, searching
 from dljob_wire.messages import Shape
 from tests.builders import make_cluster, make_profile, make_snapshot, make_state, make_view
 
@@ -53,14 +53,65 @@ def test_job_gets_only_gpus_left_of_a_type():
 
 def make_samples(epochs: float, expected: float) -> list[progress.Sample]:
     """Jobs that end after this number of epochs, when others were expected at any time."""
-    return [progress.Sample(done, expected, 1000.0, done / epochs) for done in (1.0, 2.0, 5.0, 9.0)]
+    return [
+        progress.Sample(progress.Features(done, expected, 1000.0), done / epochs)
+        for done in (1.0, 2.0, 5.0, 9.0)
+    ]
 
 
 def test_fit_learns_that_jobs_end_early():
-    samples = make_samples(10.0, expected=40.0) * 20
-    line = progress.fit(samples)
-    left = line.epochs_left(np.array([5.0]), np.array([40.0]), epoch_size=np.array([1000.0]))
-    assert 2.0 < left[0] < 10.0
+    line = progress.fit(make_samples(10.0, expected=40.0) * 20)
+    [left] = line.epochs_left([progress.Features(5.0, 40.0, 1000.0)])
+    assert 2.0 < left < 10.0
+
+
+def test_fit_learns_the_end_from_the_accuracy():
+    # After ten epochs some jobs have an accuracy of 0.9 and two to go, others of 0.3 and forty to go.
+    far, near = (progress.Features(10.0, 30.0, 1000.0, accuracy=share) for share in (0.3, 0.9))
+    samples = [progress.Sample(far, 10 / 50), progress.Sample(near, 10 / 12)] * 40
+    many, few = progress.fit(samples).epochs_left([far, near])
+    assert many > 25.0
+    assert few < 10.0
+
+
+def test_first_loss_is_kept_and_percents_are_shares():
+    first = progress.Reported().after(make_state(metrics={"loss": 4.0}))
+    later = first.after(make_state(metrics={"loss": 1.0, "accuracy": 80.0}))
+    assert (later.first_loss, later.improvement, later.share) == (4.0, 0.75, 0.8)
+    # A job that waits reports nothing, and is remembered.
+    assert later.after(make_state()) == later
+
+
+@pytest.mark.parametrize(
+    ("direction", "metric", "reported"),
+    [
+        (Direction.RISES, "top5", progress.Reported(accuracy=0.7)),
+        (Direction.FALLS, "perplexity", progress.Reported(first_loss=0.7, loss=0.7)),
+    ],
+)
+def test_metric_of_the_target_counts(direction, metric, reported):
+    target = Target(metric=metric, value=0.5, direction=direction)
+    state = make_state("job", training=Training(target=target), metrics={metric: 0.7})
+    assert progress.Reported().after(state) == reported
+
+
+def test_declared_length_counts_only_without_reports():
+    state = elastic(holds={"n1": (0,)})
+    view = make_view(make_snapshot(make_cluster(n1=4), state))
+    measured = epochs.Epochs(view, searching.Speeds(view), per_job=30, declared=True)
+    assert measured.look_at(state, progress.Reported()).expected == 10.0
+    told = measured.look_at(state, progress.Reported(accuracy=0.5))
+    assert (told.expected, told.accuracy) == (30.0, 0.5)
+
+
+def test_reports_outlive_the_job_s_gpus_and_a_restart():
+    cluster = make_cluster(n1=4)
+    runs = elastic(holds={"n1": (0,)}, metrics={"accuracy": 0.5})
+    first = decide(make_snapshot(cluster, done(runs, 150.0, now=150.0), now=150.0))
+    written = json.loads(json.dumps(first.policy_state))
+    [trainee] = memory.Memory.from_plain(written).trainees.values()
+    assert trainee.reported == progress.Reported(accuracy=0.5)
+    assert [features.accuracy for features in trainee.logged] == [0.5]
 
 
 def test_batch_limits():
@@ -70,10 +121,26 @@ def test_batch_limits():
     assert memory.grow_limit(4, 99, most=64) == 64
     assert memory.resume_limit(8, least=2) == 4
     assert memory.resume_limit(2, least=2) == 2
-    young = memory.shrink_limit(16, ran_seconds=50.0, penalty=0.01, least=2)
-    old = memory.shrink_limit(16, ran_seconds=250.0, penalty=0.01, least=2)
-    assert (young, old) == (16, 8)
-    assert memory.shrink_limit(16, ran_seconds=1e9, penalty=0.01, least=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "epochs", "lateness", "paper"),
+    [
+        (8, 1, 0.5, 16),
+        (8, 1, 1.5, 6),
+        (8, 1, 2.5, 4),
+        (64, 1, 1.5, 43),
+        (8, 2, 1.5, 11),
+        (8, 1, 1e9, 2),
+    ],
+    ids=["young", "late", "later", "at-its-most", "two-epochs", "oldest"],
+)
+def test_penalty_takes_the_place_of_the_doubling(limit, epochs, lateness, paper):
+    # ceil(2 R / ceil(sigma T + 1)) of the paper, at most 64 GPUs and at least 2.
+    found = memory.shrink_limit(
+        limit, epochs, most=64, ran_seconds=100.0 * lateness, penalty=0.01, least=2
+    )
+    assert found == paper
 
 
 def elastic(name="job", **known):

@@ -97,7 +97,7 @@ export function Entry({ entry, open }) {
     ${entry.sentence ? html`<p>${entry.sentence}</p>` : null}
     ${entry.where ? html`<p class="quiet">on ${entry.where}</p>` : null}
     ${expected ? html`<p class="quiet">Expected: ${describeExpected(expected)}.</p>` : null}
-    ${entry.cost !== null ? html`<p class="quiet">What came: ${writeLength(entry.cost)} without training.</p>` : null}
+    ${entry.cost !== null ? html`<p class="quiet">What came: ${entry.how ? `${entry.how}, ` : ""}${writeLength(entry.cost)} without training.</p>` : null}
     ${entry.for_job && open ? html`<p><button class="link" onClick=${() => open(entry.for_job)}>${entry.for_job}</button></p>` : null}
   </div>`;
 }

@@ -21,7 +21,8 @@ from dljob.control.acting.job_in_scene import JobInScene
 from dljob.control.acting.starts import (
     LONGEST_REASON,
     count_processes,
-    find_members,
+    find_live_run,
+    find_staying,
     make_start,
 )
 from dljob.control.gpus.visibility import cannot_prove
@@ -230,32 +231,38 @@ def _keep_processes(
     case: JobInScene, then: Desired, placement: Placement, *, old: list[JobPod], places: Places
 ) -> Desired | None:
     """Return the next step that keeps the present processes, ``then`` included; None if they have to end now."""
-    # The processes that are to stay are known when a live change under way is over.
-    is_changing = any(job_pod.phase is SideCarPhase.CHANGING for job_pod in old)
-    if is_changing or not case.may_stop(placement):
+    if not case.may_stop(placement):
         return then
-    if not case.may_change_live:
+    # No SideCar can restart a job of several containers alone.
+    only = case.loses_work or case.goes_back(placement) or len(placement.nodes) > 1
+    live = find_staying(case.scene, case.entry, placement, only=only)
+    if any(job_pod.phase is SideCarPhase.CHANGING for job_pod in old):
+        # In several containers the processes that are to stay are known when the change under way is over.
+        if live is None:
+            return then
+    elif not case.may_change_live and not case.goes_back(placement):
         return None
-    live = None
-    if live_changes.are_capable(old):
-        live = find_members(case.scene, case.entry, placement)
-    if live is None:
-        # A restart would lose such work, and the processes may agree again.
+    elif live is None or not live_changes.are_capable(old):
+        # A restart would lose such work; if the processes do not agree in time, the job gives the decision back.
         return then if case.loses_work else None
     if not case.may_begin(placement):
         return then
     begun = make_start(case.scene, case.entry, placement, places, live=live)
     pods: dict[NodeName, Doing] = {**then.pods, **begun.runs}
-    first = begun.runs[placement.nodes[0]]
-    met = replace(live, host=first.peers[0].host, port=first.rendezvous_port)
     for job_pod in old:
-        # Containers that lose all their processes have to know, because these leave at the same step.
         node, state = job_pod.key.node, job_pod.state
         if node not in begun.runs and state is not None:
             stop = _make_stop(case, job_pod, state, saves=False, leaves=True)
-            pods[node] = replace(stop, live=met)
+            pods[node] = _leave_live(stop, begun.runs[placement.nodes[0]])
     record = then.record.with_used(begun.runs) if then.record is not None else None
     return Desired(record, pods, begun)
+
+
+def _leave_live(stop: Stop, run: Run) -> Stop:
+    """Let a container that loses all its processes know of the change, because these leave at the same step."""
+    assert run.live is not None
+    met = replace(run.live, host=run.peers[0].host, port=run.rendezvous_port, only=False)
+    return replace(stop, checkpoint=False, live=met)
 
 
 def _iter_tried(case: JobInScene) -> Iterator[tuple[NodeName, Run]]:
@@ -289,9 +296,13 @@ def _stop(
         elif job_pod.state is None or job_pod.is_leaving:
             continue
         elif leaves or not case.knows_of_the_stop(job_pod):
-            pods[node] = _make_stop(
+            stop = _make_stop(
                 case, job_pod, job_pod.state, saves=case.may_save(job_pod), leaves=leaves
             )
+            # A former controller may have told only some of the containers.
+            change = find_live_run(case.present, case.status.run_generation) if leaves else None
+            is_former = change is not None and change.live and change.live.since == job_pod.start
+            pods[node] = _leave_live(stop, change) if change and is_former else stop
     return pods
 
 

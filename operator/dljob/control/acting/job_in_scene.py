@@ -5,6 +5,7 @@ from functools import cached_property
 from dljob.control.judging.checkpoints import counts
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, PodPhase
+from dljob.control.situation.process_sets import find_members
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Trust
 from dljob.core.model import JobId, Mechanism, Placement
@@ -97,6 +98,12 @@ class JobInScene:
         is_free = not self._was_told_to_stop and not self._is_broken and not self.status.gang
         return self.in_place and self.status.live is Trust.CONFIRMED and is_free
 
+    def goes_back(self, placement: Placement) -> bool:
+        """Return True if the processes that train keep just their GPUs, because a live change was given up."""
+        has_begun = any(job_pod.run_before is not None for job_pod in self.present)
+        members = find_members(self.scene, self.entry.job.id) if has_begun else None
+        return members is not None and members.gpus == frozenset(placement.refs())
+
     @property
     def loses_work(self) -> bool:
         """Return True if no checkpoint has the work of the present start."""
@@ -113,7 +120,8 @@ class JobInScene:
         placement = self.status.placement
         if placement is None or self.scene.now < self.status.retry_at:
             return False
-        if self.untrusted or any(job_pod.pod.phase is PodPhase.LOST for job_pod in self.present):
+        is_lost = (each.is_living and each.pod.phase is PodPhase.LOST for each in self.present)
+        if self.untrusted or any(is_lost):
             return False  # Nothing could prove that no other process of the job is left.
         return all(self._is_pod_ready(self.job_pods.get(node)) for node in placement.nodes)
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import Entry, Places, PodKey
-from dljob.control.situation.process_sets import find_intact
+from dljob.control.situation.process_sets import find_members
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.sent import Begun
 from dljob.core.model import GpuRef, Job, Node, NodeName, Placement
@@ -15,22 +16,24 @@ from dljob_wire.messages import Phase as SideCarPhase
 LONGEST_REASON: Final = 1024
 
 
-def find_members(scene: Scene, entry: Entry, placement: Placement) -> Live | None:
+def find_staying(
+    scene: Scene, entry: Entry, placement: Placement, *, only: bool = False
+) -> Live | None:
     """
     Return which of the processes that train now stay at this placement; None if none of them can.
 
-    Each process has one GPU, so its place among the members is that of its GPU.
+    Each process has one GPU, so its place among the members is that of its GPU. ``only``: they must not restart.
     """
-    present = find_intact(scene, entry.job.id)
+    present = find_members(scene, entry.job.id)
     if present is None or not present.is_running or entry.job.processes != "perGpu":
         return None
     ranks: dict[GpuRef, int] = {}
     for node, job_pod in scene.pods_of(entry.job.id).items():
-        run = job_pod.state.target if job_pod.is_living and job_pod.state is not None else None
-        if isinstance(run, Run):
+        run = job_pod.run
+        if run is not None and run.generation == present.generation and node in scene.nodes:
             # By the names of the present start: a SideCar compares them with those of the next one.
             places = {name: rank for rank, name in enumerate(run.gpus, start=run.rank_offset)}
-            numbers = range(len(scene.nodes[node].gpus)) if node in scene.nodes else ()
+            numbers = range(len(scene.nodes[node].gpus))
             named = zip(numbers, gpu_names(scene.nodes[node], numbers), strict=True)
             ranks.update({GpuRef(node, n): places[name] for n, name in named if name in places})
     members = tuple(
@@ -38,7 +41,9 @@ def find_members(scene: Scene, entry: Entry, placement: Placement) -> Live | Non
         for part in placement.slices
         for number in part.gpus
     )
-    return Live(present.generation, members) if any(rank >= 0 for rank in members) else None
+    if not any(rank >= 0 for rank in members):
+        return None
+    return Live(present.generation, members, only=only)
 
 
 def make_start(
@@ -74,6 +79,10 @@ def make_start(
     own, counts = job.training.batch_size, count_processes(job, placement)
     peers = tuple(Peer(places.host_of(PodKey(job.id, node)), n) for node, n in counts.items())
     port = places.rendezvous_port(job.id, generation, max(counts.values()))
+    known = find_live_run(scene.pods_of(job.id).values(), generation)
+    if known is not None:
+        # A former controller has told only some of the containers.
+        live, port = known.live, known.rendezvous_port
     runs: dict[NodeName, Run] = {}
     offset = 0
     for part in placement.slices:
@@ -96,6 +105,19 @@ def make_start(
         )
         offset += counts[part.node]
     return Begun(generation, runs)
+
+
+def find_live_run(job_pods: Iterable[JobPod], generation: int) -> Run | None:
+    """Return a part of the live change to this generation that is under way."""
+    for job_pod in job_pods:
+        target = (
+            job_pod.state.target
+            if job_pod.phase is SideCarPhase.CHANGING and job_pod.state
+            else None
+        )
+        if isinstance(target, Run) and target.generation == generation and target.live is not None:
+            return target
+    return None
 
 
 def count_processes(job: Job, placement: Placement) -> dict[NodeName, int]:

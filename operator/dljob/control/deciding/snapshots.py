@@ -14,7 +14,7 @@ from typing import Final
 
 from dljob.control.gpus.marking import marked
 from dljob.control.judging.checkpoints import keeps_first, risked_from, unsaved_from
-from dljob.control.judging.progress import is_changing, total_iterations
+from dljob.control.judging.progress import is_changing, progress_of, total_iterations
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import UNSCHEDULABLE, Entry, PodPhase
 from dljob.control.situation.process_sets import find_intact
@@ -146,6 +146,7 @@ def _state_of(
     predicted, needs = forecasts.get(entry.job.id), _needs_of(scene, entry.job.id)
     # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
+    progress = progress_of(scene.latest_start(entry.job.id))
     return JobState(
         job=entry.job,
         order=entry.order,
@@ -155,6 +156,7 @@ def _state_of(
         speed=status.speed if trains else 0.0,
         iterations_total=total_iterations(entry.job, predicted and predicted.iterations) or inf,
         iterations_between=predicted and (predicted.low, predicted.high),
+        metrics=progress.metrics if progress is not None else {},
         service=status.service + held,
         gang=status.gang,
         adjusting=is_changing(scene, entry),

@@ -94,7 +94,9 @@ def unsaved_from(
     """
     if _is_ending(job, status, now=now):
         return float(status.iteration)
-    if status.phase is not Phase.RUNNING:
+    # The processes of a live change train on.
+    trains_on = status.phase is Phase.ADJUSTING and status.live is Trust.CONFIRMED
+    if status.phase is not Phase.RUNNING and not trains_on:
         return None
     if job.checkpoint.ends_with_pod and (
         mechanism is not Mechanism.IN_PLACE or len(status.pods) > 1

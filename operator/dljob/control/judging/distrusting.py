@@ -25,6 +25,7 @@ from dljob.control.situation.sent import Commanded
 from dljob.control.situation.status import Booking
 from dljob.core.model import JobId
 from dljob_wire.messages import Phase, Run, State, Stop, Term
+from dljob_wire.training import GATHERING
 
 log = logging.getLogger(__name__)
 
@@ -260,8 +261,11 @@ def _is_late(scene: Scene, job_pod: JobPod, *, state: State, told: Commanded | N
         return ""
     if not told.is_for(state.incarnation) or told.start != job_pod.pod.start:
         return ""  # The container has restarted, and is about to get its command.
-    checkpoint = scene.entries[job_pod.key.job].job.checkpoint
-    limit = checkpoint.timeout_seconds + checkpoint.grace_seconds + scene.obey_seconds
+    job = scene.entries[job_pod.key.job].job
+    limit = job.checkpoint.timeout_seconds + job.checkpoint.grace_seconds + scene.obey_seconds
+    if state.phase is Phase.CHANGING:
+        # It ends by limits of its own.
+        limit += (GATHERING + 1) * job.live_seconds
     if any(problem.name in COMPLAINING for problem in state.problems):
         limit *= PATIENCE
     if scene.now - told.at <= limit:

@@ -11,10 +11,10 @@ from enum import Enum, auto
 from dljob.control.judging.checkpoints import count_loss
 from dljob.control.judging.progress import follow_progress
 from dljob.control.situation.ports import Entry
-from dljob.control.situation.process_sets import IntactProcesses, ProcessSet, find_intact
+from dljob.control.situation.process_sets import IntactProcesses, ProcessSet, find_members
 from dljob.control.situation.rules import News, Rules
 from dljob.control.situation.scene import Scene
-from dljob.control.situation.status import Condition, ConditionType, Ended, Status
+from dljob.control.situation.status import Condition, ConditionType, Ended, StartNumber, Status
 from dljob.core import lifecycle
 from dljob.core.explaining.phrases import duration
 from dljob.core.lifecycle import Event
@@ -36,6 +36,8 @@ class Then(Enum):
     """The job is not known to be at fault; another start follows, after a pause if this recurs."""
     STEP_BACK = auto()
     """The job gives back the GPUs that it cannot use, and is placed again at once."""
+    GIVE_BACK = auto()
+    """Its processes go on as before a change that is not made, also if others were to get some of their GPUs."""
     WAIT = auto()
     """The job gives back its GPUs; another start waits for the proof that no process is left."""
     NOTHING = auto()
@@ -103,8 +105,8 @@ class Case:
                 self._fail(reason, message, keeps=happening.keeps)
             case Then.RESTART:
                 self._restart(reason, message, ran=happening.ran, keeps=happening.keeps)
-            case Then.STEP_BACK:
-                self._step_back(reason, message, delay=0.0)
+            case Then.STEP_BACK | Then.GIVE_BACK as then:
+                self._step_back(reason, message, delay=0.0, insists=then is Then.GIVE_BACK)
             case Then.WAIT:
                 self._wait(reason, message)
         if happening.condition is not None:
@@ -189,11 +191,14 @@ class Case:
         again = self._try_again if keeps else self._step_back
         again(reason, f"{what}; {when}", delay=delay)
 
-    def _step_back(self, reason: str, message: str, *, delay: float) -> None:
+    def _step_back(self, reason: str, message: str, *, delay: float, insists: bool = False) -> None:
         """Give back the GPUs that the job cannot use: all, or those beyond its present start."""
         status = self.status
         self.news.append(News(reason, message, warning=True))
-        start = self._find_former_start()
+        start = self._find_former_start(insists=insists)
+        is_given_up = start is not None and any(
+            job_pod.run_before is not None for job_pod in self.job_pods
+        )
         if start is None:
             status = replace(status.decided(None, now=self.now), paused_at=None)
             event = Event.DISPLACED
@@ -208,7 +213,9 @@ class Case:
                 batch_size=start.batch_size or None,
                 cause=status.cause,
             )
-            status = replace(status, adopted=start.generation)
+            # A SideCar that has begun another change goes back under a newer generation.
+            adopted = StartNumber(0) if is_given_up else start.generation
+            status = replace(status, adopted=adopted)
             event = Event.CHANGED
         self.status = replace(
             status,
@@ -217,13 +224,15 @@ class Case:
             message=message,
         )
 
-    def _find_former_start(self) -> IntactProcesses | None:
-        """Return the processes that still train undisturbed, unless another job has got one of their GPUs."""
-        start = find_intact(self.scene, self.job.id)
+    def _find_former_start(self, *, insists: bool) -> IntactProcesses | None:
+        """Return the processes that still train undisturbed; ``insists``: even if others were to get their GPUs."""
+        start = find_members(self.scene, self.job.id)
         if start is None or start.generation <= self.status.broken:
             return None
+        if any(ref.node not in self.scene.nodes for ref in start.gpus):
+            return None
         owners = {self.scene.claims.get(ref, self.job.id) for ref in start.gpus}
-        return start if owners == {self.job.id} else None
+        return start if insists or owners == {self.job.id} else None
 
     def follow_progress(self) -> None:
         before = self.status

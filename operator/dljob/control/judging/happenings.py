@@ -6,10 +6,12 @@ In the order of this file: the end of a job, failures of its processes, and fail
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from dljob.control.gpus.occupancy import find_refusal
 from dljob.control.gpus.visibility import cannot_prove, missing_in
 from dljob.control.judging import live_changes, trials
+from dljob.control.judging.checkpoints import counts
 from dljob.control.judging.conditions import UNTRUSTED, say_untrusted
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.exits import (
@@ -33,7 +35,7 @@ from dljob.control.judging.silence import is_lost
 from dljob.control.judging.unchanged_pods import NODES_REFUSE, patience_with
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import PodPhase
-from dljob.control.situation.process_sets import ProcessSet
+from dljob.control.situation.process_sets import ProcessSet, find_members
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import (
     Condition,
@@ -47,6 +49,8 @@ from dljob.core.model import Placement
 from dljob_wire.messages import Phase as SideCarPhase
 from dljob_wire.messages import Run
 from dljob_wire.training import is_at_end
+
+GIVEN_BACK: Final = "LiveChangeGivenBack"
 
 
 def has_just_ended(case: Case) -> bool:
@@ -309,11 +313,44 @@ def _needs_its_gpus(job_pod: JobPod) -> bool:
     return hangs or not job_pod.is_living or cannot_prove(job_pod)
 
 
+def find_live_change_not_made(case: Case) -> Happening | None:
+    """Find a decision that the processes of the job cannot carry out live, and that a restart may not carry out."""
+    placement, status = case.status.placement, case.status
+    why = live_changes.find_withdrawal(case.entry.status, case.job_pods)
+    if placement is not None and not why:
+        is_late = live_changes.are_late(case.job, status, case.started, now=case.now)
+        if is_late and not counts(case.job, status, now=case.now):
+            status = live_changes.give_up(status, case.started, now=case.now)
+            why = "its processes have not registered for live changes"
+    if placement is None or not why or find_members(case.scene, case.job.id) is None:
+        return None
+    message = f"keeps its GPUs, and the decision for {placement} is given back: {why}"
+    return Happening(Then.GIVE_BACK, status, reason=GIVEN_BACK, message=message)
+
+
+def find_lost_newcomers(case: Case) -> Happening | None:
+    """Find lost nodes on which processes were to join the others: these go on without them."""
+    scene, placement = case.scene, case.status.placement
+    if placement is None:
+        return None
+    gone = {pod.key.node for pod in case.job_pods if is_lost(pod, scene)}
+    lost = [node for node in placement.nodes if node in gone or node not in scene.nodes]
+    start = find_members(scene, case.job.id) if lost else None
+    if start is None or any(ref.node in lost for ref in start.gpus):
+        return None
+    message = f"trains on as before: {', '.join(lost)} was lost before its processes there had joined the others"
+    return Happening(Then.GIVE_BACK, case.status, reason="NodeLost", message=message)
+
+
 def find_lost_pod(case: Case) -> Happening | None:
     """Find pods on which neither the platform nor the SideCar has reported for too long."""
+    placement = case.status.placement
     lost = [pod for pod in case.job_pods if is_lost(pod, case.scene)]
-    if not lost or case.status.placement is None:
+    if not lost or placement is None:
         return None
+    is_elsewhere = not any(pod.key.node in placement.nodes for pod in lost)
+    if is_elsewhere and find_members(case.scene, case.job.id) is not None:
+        return None  # The processes there have never joined those that train.
     status = case.broken_status() if len(case.started) > 1 else case.status
     where = ", ".join(sorted(pod.key.node for pod in lost))
     message = (

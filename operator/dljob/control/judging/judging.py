@@ -8,7 +8,7 @@ decision about a job may be newer than its living processes, because the job tra
 GPUs are free or the jobs that get its old ones are ready. The end of an older start still counts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from dljob.control.judging import live_changes, trials
@@ -21,6 +21,7 @@ from dljob.control.judging.checkpoints import (
 from dljob.control.judging.conditions import UNTRUSTED, tell_of_pods, tell_of_troubles
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.happenings import (
+    GIVEN_BACK,
     find_crash,
     find_deadline,
     find_end_by_live_trial,
@@ -30,7 +31,9 @@ from dljob.control.judging.happenings import (
     find_falling_apart,
     find_finish,
     find_freeze_by_trial,
+    find_live_change_not_made,
     find_lost_gpus,
+    find_lost_newcomers,
     find_lost_pod,
     find_refused_gpus,
     find_stall,
@@ -57,7 +60,7 @@ from dljob.control.situation.status import Condition, ConditionType, Status
 from dljob.core import lifecycle
 from dljob.core.lifecycle import Event
 from dljob.core.measuring import Resumption
-from dljob.core.model import JobId, Mechanism, Phase, Placement
+from dljob.core.model import GpuRef, JobId, Mechanism, Phase, Placement
 from dljob.core.predicting.learning_curves import Forecast
 from dljob_wire.messages import Phase as SideCarPhase
 
@@ -74,6 +77,8 @@ HAPPENINGS: tuple[Callable[[Case], Happening | None], ...] = (
     find_crash,
     find_freeze_by_trial,
     find_stall,
+    find_live_change_not_made,
+    find_lost_newcomers,
     find_lost_pod,
     find_failed_start,
     find_falling_apart,
@@ -108,7 +113,32 @@ def judge(
             continue
         if verdict is not None:
             verdicts[job] = verdict
+    verdicts.update(_iter_takers(scene, verdicts, rules))
     return verdicts
+
+
+def _iter_takers(
+    scene: Scene, verdicts: Mapping[JobId, Verdict], rules: Rules
+) -> Iterator[tuple[JobId, Verdict]]:
+    """Yield the jobs that do not get GPUs after all, because their holders have just given that decision back."""
+    kept: dict[GpuRef, JobId] = {}
+    for job, verdict in verdicts.items():
+        placement = verdict.status.placement
+        if placement is not None and any(news.reason == GIVEN_BACK for news in verdict.news):
+            kept.update(dict.fromkeys(placement.refs(), job))
+    for job, entry in scene.entries.items() if kept else ():
+        before = verdicts.get(job, Verdict(entry.status))
+        placement = before.status.placement
+        refs = placement.refs() if placement is not None else ()
+        holder = next((kept[ref] for ref in refs if kept.get(ref, job) != job), None)
+        if holder is None:
+            continue
+        case = Case(scene, entry, rules=rules)
+        message = (
+            f"job {holder} keeps GPUs that it was to get, because its processes do not change live"
+        )
+        case.apply(Happening(Then.STEP_BACK, before.status, reason=GIVEN_BACK, message=message))
+        yield job, Verdict(case.status, (*before.news, *case.news))
 
 
 def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
@@ -263,7 +293,12 @@ def _note_running(case: Case) -> None:
     status, placement = case.status, case.status.placement
     if placement is None:
         return
-    begun = [job_pod for job_pod in case.job_pods if job_pod.has_begun(status.run_generation)]
+    # A SideCar that waits for the end of a trial, or goes on as before, has the command but not its processes.
+    begun = [
+        job_pod
+        for job_pod in case.job_pods
+        if job_pod.has_begun(status.run_generation) and job_pod.start == status.run_generation
+    ]
     is_whole = {job_pod.key.node for job_pod in begun} >= set(placement.nodes)
     if is_whole and all(job_pod.phase is SideCarPhase.RUNNING for job_pod in begun):
         if status.phase in (Phase.INITIALIZED, Phase.ADJUSTING):
@@ -294,7 +329,7 @@ def _be_running(case: Case, placement: Placement) -> None:
     how = ""
     if was_live:
         pause = status.live_seconds - case.status.live_seconds
-        how = f"; its processes stayed and paused for {live_changes.in_ms(pause)}"
+        how = f"; its processes stayed and paused for {live_changes.in_ms(pause)}" if pause else ""
     case.news.append(News("Running", f"trains on {placement}{how}"))
 
 

@@ -20,9 +20,10 @@ from dljob.control.situation.ports import Entry
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Condition, ConditionType, Status, Trust
-from dljob.core.model import Mechanism, Phase
+from dljob.core.model import Job, Mechanism, Phase
 from dljob_wire.messages import LiveChange, LiveTrial, State
 from dljob_wire.messages import Phase as SideCarPhase
+from dljob_wire.training import GATHERING
 
 MOST_FAILURES: Final = 3
 """After this number of failures in all the job changes by restarts only."""
@@ -151,6 +152,35 @@ def in_ms(seconds: float) -> str:
     return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
+def find_withdrawal(status: Status, job_pods: Iterable[JobPod]) -> str:
+    """Return why processes go on as before their latest change; empty if they do not."""
+    for job_pod in job_pods:
+        change = _change_of(job_pod.state) if job_pod.state is not None else None
+        goes_on = job_pod.phase is SideCarPhase.RUNNING and job_pod.run_before is not None
+        # A SideCar that is to get a newer command follows that one first.
+        if not goes_on or job_pod.is_waited_for or change is None:
+            continue
+        if change.generation == status.run_generation and change.message:
+            return change.message
+    return ""
+
+
+def are_late(job: Job, status: Status, started: Sequence[JobPod], *, now: float) -> bool:
+    """Return True if processes have not registered for so long that a change of their GPUs waits in vain."""
+    is_due = status.phase is Phase.ADJUSTING and status.live is Trust.CONFIRMED
+    trains = bool(started) and all(pod.phase is SideCarPhase.RUNNING for pod in started)
+    seconds = GATHERING * job.live_seconds
+    return is_due and trains and not are_capable(started) and now - status.decided_at > seconds
+
+
+def give_up(status: Status, started: Sequence[JobPod], *, now: float) -> Status:
+    """Record that processes which have changed live before do not register any more."""
+    states = [job_pod.state for job_pod in started if job_pod.state is not None]
+    status = _fail(status, states)
+    told = _describe(status, states)
+    return status.with_condition(told, now) if told is not None else status
+
+
 def count(status: Status, started: Iterable[JobPod]) -> Status:
     """Add the pause of the live change that has led to the present start; call it once for each."""
     changes = [
@@ -166,9 +196,9 @@ def count(status: Status, started: Iterable[JobPod]) -> Status:
     if not pauses:
         return status
     seconds = max(pauses)
-    return replace(
-        status, live_changes=status.live_changes + 1, live_seconds=status.live_seconds + seconds
-    )
+    # Where all processes go on as before a change that was given up, none pauses.
+    times = status.live_changes + (seconds > 0.0)
+    return replace(status, live_changes=times, live_seconds=status.live_seconds + seconds)
 
 
 def find_end_by_trial(started: Iterable[JobPod]) -> str:

@@ -50,7 +50,7 @@ def follow_progress(
 ) -> Status:
     """Take over the progress of the latest start, which the job's leader reports for all."""
     figures: dict[str, object] = {"iterations_total": total_iterations(job, forecast)}
-    progress = _progress_of(started)
+    progress = progress_of(started)
     if progress is not None:
         total = job.training.iterations or 0
         was_at_end = 0 < total <= status.iteration
@@ -83,7 +83,8 @@ def follow_progress(
     return replace(status, **figures)  # type: ignore[arg-type]
 
 
-def _progress_of(started: Sequence[JobPod]) -> Progress | None:
+def progress_of(started: Sequence[JobPod]) -> Progress | None:
+    """Return what the leader of these processes reports."""
     states = [
         job_pod.state
         for job_pod in started
@@ -97,7 +98,7 @@ def count_change(
     status: Status, started: Sequence[JobPod], *, resumption: Resumption | None
 ) -> Status:
     """Add the cost of a change of GPUs once the new start has taken a step."""
-    progress = _progress_of(started)
+    progress = progress_of(started)
     if progress is None or not progress.begun:
         return status
     if status.phase is not Phase.RUNNING or status.paused_at is None:
@@ -115,7 +116,7 @@ def idle_seconds(status: Status, job: Job, *, started: Sequence[JobPod], now: fl
 
     A SideCar reports a stall once, and nothing more until the training moves.
     """
-    progress = _progress_of(started)
+    progress = progress_of(started)
     told = status.condition(ConditionType.PROGRESSING)
     if progress is None or not progress.stalled:
         return 0.0
@@ -139,7 +140,7 @@ def _follow_metric(
 
 def tell_of_stall(status: Status, started: Sequence[JobPod], *, now: float) -> Status:
     """Set the condition about progress, from the first stall on."""
-    progress = _progress_of(started)
+    progress = progress_of(started)
     told = status.condition(ConditionType.PROGRESSING)
     if progress is None or (told.status if told is not None else True) is not progress.stalled:
         return status

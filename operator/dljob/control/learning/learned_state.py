@@ -161,11 +161,13 @@ class LearnedState:
         """
         return self._resumptions
 
-    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
+    def note_cost(self, job: JobId, generation: int, seconds: float, how: str = "") -> None:
         """Add a part of the cost of a change; the parts become known one after the other."""
         row, line = self._changes.get(job, (None, None))
         if row is not None and line is not None and line.generation == generation:
             line = replace(line, cost_seconds=(line.cost_seconds or 0.0) + seconds)
+            is_change = line.old is not None and line.new is not None
+            line = replace(line, how=line.how or (how if is_change else ""))
             row = replace(row, line=encode_line(line))
             self._changes[job] = row, line
             self.notebook.record((row,))

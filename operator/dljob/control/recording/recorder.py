@@ -85,9 +85,14 @@ class Stages:
             self._heard[key] = _Heard(state.incarnation, state.held_generation, 3)
             return
         self._heard[key] = _Heard(state.incarnation, state.held_generation, step)
-        if former is None or former.incarnation != state.incarnation or _lives_on(state):
+        if former is None or former.incarnation != state.incarnation:
             return
         is_new_start = step >= 4 and state.held_generation != former.generation
+        if _lives_on(state):
+            pause = state.change.pause_seconds if state.change is not None else 0.0
+            if is_new_start and pause > 0.0:
+                yield Stage.PAUSED, now - pause
+            return
         # A training that runs has not begun its next change.
         begun = former.step if former.step < 5 else 0
         if step == former.step and not is_new_start:

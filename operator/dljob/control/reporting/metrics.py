@@ -32,7 +32,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0)
-_SLOW = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+_SLOW = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 
 MOST_NAMESPACES = 200
 """The most namespaces with a wait histogram of their own, in the order in which their jobs start."""
@@ -102,7 +102,7 @@ class Metrics:
         )
         self._reshape = Histogram(
             "dljob_reshape_seconds",
-            "Time for which a change of GPUs interrupted the training",
+            "Time for which a change of GPUs interrupted the training; the mechanism is live where its processes stayed",
             ["mechanism"],
             registry=self._registry,
             buckets=_SLOW,

@@ -43,8 +43,8 @@ class LearningPort(Protocol):
     def note_news(self, job: JobId, news: News, now: float) -> None:
         """Keep an event of a job for the history."""
 
-    def note_cost(self, job: JobId, generation: int, seconds: float) -> None:
-        """Keep how long a change has kept a job from training."""
+    def note_cost(self, job: JobId, generation: int, seconds: float, how: str) -> None:
+        """Keep how long a change has kept a job from training, and how it was made: live or restarted."""
 
 
 class MetricsPort(Protocol):

@@ -18,6 +18,7 @@ from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Status
 from dljob.core.model import JobId, Mechanism, Phase, Snapshot
 from dljob.core.planning import Plan
+from dljob.core.recording.record import LIVE, RESTARTED
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Pause(NamedTuple):
 
     generation: int
     seconds: float
+    is_live: bool = False
+    """Its processes stayed."""
 
 
 def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tuple[JobId, Pause]]:
@@ -50,7 +53,7 @@ def find_pauses(before: Scene, verdicts: Mapping[JobId, Verdict]) -> Iterator[tu
         # Repeated work is a cost of the change just as the pause is.
         seconds = new.reshape_seconds - old.reshape_seconds + new.lost_seconds - old.lost_seconds
         if seconds > 0:
-            yield job, Pause(old.generation, seconds)
+            yield job, Pause(old.generation, seconds, new.live_changes > old.live_changes)
 
 
 class Waited(NamedTuple):
@@ -159,8 +162,12 @@ class Outcomes:
         if outcome is None:
             return
         for job, pause in outcome.pauses.items():
-            self._metrics.reshaped(pause.seconds, self._mechanism.value)
-            remember(self._learning.note_cost, job, pause.generation, seconds=pause.seconds)
+            how = LIVE if pause.is_live else RESTARTED
+            mechanism = LIVE if pause.is_live else self._mechanism.value
+            self._metrics.reshaped(pause.seconds, mechanism)
+            remember(
+                self._learning.note_cost, job, pause.generation, seconds=pause.seconds, how=how
+            )
         for job, waited in outcome.waits.items():
             self._metrics.waited(job, **waited._asdict())
         for job, each in (*outcome.happened, *outcome.seen):

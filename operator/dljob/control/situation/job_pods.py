@@ -131,6 +131,20 @@ class JobPod:
         return self.state.phase if self.state is not None else None
 
     @property
+    def run(self) -> Run | None:
+        """The run of the processes that live in the pod; its target is another one during a change."""
+        state = self.state
+        if state is None or state.released:
+            return None
+        is_begun = state.generation == state.held_generation
+        return state.target if is_begun and isinstance(state.target, Run) else self.run_before
+
+    @property
+    def run_before(self) -> Run | None:
+        """The run of the processes that live, if the SideCar has another target; None if it does not report that."""
+        return self.state.live.present if self.state is not None and self.state.live else None
+
+    @property
     def start(self) -> StartNumber:
         """The generation of the last start in the pod; 0 if there was none."""
         return StartNumber(self.state.held_generation if self.state is not None else 0)

@@ -138,6 +138,27 @@ def find_intact(scene: Scene, job: JobId) -> IntactProcesses | None:
     return IntactProcesses(StartNumber(runs[0].generation), gpus, runs[0].batch_size, is_running)
 
 
+def find_members(scene: Scene, job: JobId) -> IntactProcesses | None:
+    """
+    Return the processes that train together, also while others join or leave them and nothing is agreed with others.
+
+    Their SideCar can still withdraw such a change if it has all of them, and a newer target may start from them.
+    """
+    intact = find_intact(scene, job)
+    if intact is not None:
+        return intact
+    broken = scene.entries[job].status.broken
+    for job_pod in scene.pods_of(job).values():
+        run = job_pod.run_before if job_pod.phase in _GOING_ON else None
+        if run is None or len(run.peers) > 1 or run.generation <= broken:
+            continue
+        if job_pod.is_waited_for or not job_pod.is_stamped(scene.epoch):
+            continue
+        gpus = scene.gpu_names.find_all(job_pod.key.node, run.gpus, state=job_pod.state)
+        return IntactProcesses(StartNumber(run.generation), gpus, run.batch_size, is_running=True)
+    return None
+
+
 def placement_of(scene: Scene, start: IntactProcesses) -> Placement | None:
     """Return where these processes train as a placement; None if a node is missing."""
     numbers: dict[NodeName, list[int]] = {}
@@ -151,3 +172,4 @@ def placement_of(scene: Scene, start: IntactProcesses) -> Placement | None:
 
 
 _WHOLE = frozenset({SideCarPhase.STARTING, SideCarPhase.RUNNING})
+_GOING_ON = frozenset({SideCarPhase.RUNNING, SideCarPhase.CHANGING})

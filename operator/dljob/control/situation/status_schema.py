@@ -233,6 +233,10 @@ _HISTORY: Final = Many(
             ),
             "nodes": _slices("The GPUs that the job got; left out for very many nodes."),
             "costSeconds": _amount("For how many seconds the change interrupted the training."),
+            "how": Text(
+                description="live if its processes stayed, or restarted; left out while it is not known.",
+                max_length=16,
+            ),
         },
     ),
 )

@@ -97,15 +97,23 @@ def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID
                 f"gives back {count_gpus(step.old.gpus)}: {_REASONS[step.cause.code](step.cause)}"
             )
         case Start():
-            return f"starts on {named_place(step.placement)}: {_reason_for(snapshot, state, step=step)}"
+            done = f"starts on {named_place(step.placement)}"
         case Reshape():
             done = f"goes from {step.old.gpus} to {named_place(step.new)}"
-            return f"{done}: {_reason_for(snapshot, state, step=step)}"
         case Move():
             done = f"moves from {named_place(step.old)} to {named_place(step.new)}"
-            return f"{done}: {_reason_for(snapshot, state, step=step)}"
         case _:
             assert_never(step)
+    present = (state.batch_size or state.job.training.batch_size) if state is not None else 0
+    done += _describe_batch(step.batch_size, before=present)
+    return f"{done}: {_reason_for(snapshot, state, step=step)}"
+
+
+def _describe_batch(batch_size: int | None, *, before: int) -> str:
+    """Return the new global batch size, if it differs."""
+    if batch_size is None or batch_size == before:
+        return ""
+    return f" with batches of {batch_size} instead of {before}"
 
 
 def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
@@ -113,6 +121,7 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     assert state.placement is not None
     now, total = snapshot.now, state.iterations_total
     told = f"trains on {named_place(state.placement)}"
+    told += _describe_batch(state.batch_size, before=state.job.training.batch_size)
     if state.speed > 0.0:
         told += f" at {state.speed:.3g} iterations/s"
     if state.unsaved_from is not None and len(state.job.gpus.options) > 1:

@@ -1,5 +1,6 @@
 """A job and what is known of it at one instant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dljob.core.model.causes import Cause
@@ -31,6 +32,8 @@ class JobState:
     """How many it needs in all: asked for, or predicted from its target."""
     iterations_between: tuple[float, float] | None = None
     """Between which bounds that is, where it is predicted."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The metrics that it last reported, such as ``loss`` and ``accuracy``; empty without a report."""
     service: float = 0.0
     """GPU-seconds held until ``observed_at``."""
     gang: int = 0

@@ -68,6 +68,10 @@ class Clock(StrEnum):
     SIMULATED = "simulated"
 
 
+LIVE, RESTARTED = "live", "restarted"
+"""How a change of the GPUs of a training job was made: its processes stayed, or not."""
+
+
 class Stage(StrEnum):
     """The stages of a change of a job's GPUs, in order."""
 
@@ -80,6 +84,8 @@ class Stage(StrEnum):
     """None of its former processes is left, and the GPUs that it gives up are free."""
     STARTED = "started"
     """Its processes were asked to start on the GPUs that it has now."""
+    PAUSED = "paused"
+    """In a live change: its processes stay, and wait for those that join or leave."""
     FIRST_STEP = "firstStep"
     """It trains again."""
 
@@ -209,6 +215,8 @@ class Decided:
     expected: Expected | None = declare(EXPECTED, None)
     cost_seconds: float | None = declare(Number(), None)
     """For how long the job then did not train because of it; ``None``: not known, or not yet."""
+    how: str = declare(_NAME, "")
+    """``live`` if processes stayed, or ``restarted``; empty: not known, not yet, or no change of a job that trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ The parts of all rows add up to the time of all GPUs: a GPU is held by a job, id
 Pure.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from dljob.core.placement.limits import namespace_of
-from dljob.core.recording.record import Record, Submitted
+from dljob.core.recording.record import Decided, Record, Submitted
 from dljob.core.recording.usage import Held, Holder, Usage, Waste, sum_usage
 
 
@@ -53,6 +53,8 @@ class Report:
     """Idle GPU-seconds while jobs waited, by the cause for which the longest wait went on."""
     held_by_others: float = 0.0
     """Jobs that the reader may not see had the GPU."""
+    pauses: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """The seconds without training of each change of a job that trained, by how it was made: live, restarted."""
 
     @property
     def held(self) -> Held:
@@ -83,7 +85,16 @@ def make_report(record: Record, by: By, *, usage: Usage | None = None) -> Report
         out_of_service=sum(usage.out_of_service.values()),
         held_by_others=sum(usage.foreign.values()),
         causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
+        pauses=_list_pauses(record),
     )
+
+
+def _list_pauses(record: Record) -> Mapping[str, Sequence[float]]:
+    pauses: dict[str, list[float]] = {}
+    for line in record.lines:
+        if isinstance(line, Decided) and line.how and line.cost_seconds is not None:
+            pauses.setdefault(line.how, []).append(line.cost_seconds)
+    return dict(sorted(pauses.items()))
 
 
 FORMULAS = ("=", "+", "-", "@")
@@ -132,6 +143,10 @@ def make_document(report: Report) -> dict[str, Any]:
         "idle": report.idle,
         "outOfService": report.out_of_service,
         "heldByOthers": report.held_by_others,
+        "changes": {
+            how: {"count": len(pauses), "pauseSeconds": sum(pauses)}
+            for how, pauses in report.pauses.items()
+        },
     }
 
 

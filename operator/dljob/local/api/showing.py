@@ -153,6 +153,7 @@ def history_document(line: Decided | Happened) -> Json:
         new=show_placement(line.new),
         generation=line.generation,
         costSeconds=line.cost_seconds,
+        how=line.how,
     )
 
 

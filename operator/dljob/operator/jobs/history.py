@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dljob.control.situation.status_schema import KEPT_HISTORY, LONGEST_HISTORY_MESSAGE
+from dljob.core.recording.record import LIVE, RESTARTED
 from dljob.kube.documents import Json
 
 Entry = dict[str, Any]
@@ -29,7 +30,10 @@ def continued(before: Json, after: Json) -> list[Entry]:
     # A decision in the same status has cost nothing yet, so the cost belongs to the change before it.
     cost = _lost_by_changes(after) - _lost_by_changes(before)
     if kept and cost > 0.0:
-        kept[-1]["costSeconds"] = round(kept[-1].get("costSeconds", 0.0) + cost, 3)
+        kept[-1]["costSeconds"] = round(kept[-1].get("costSeconds", 0.0) + cost, 4)
+        if kept[-1].get("gpusBefore"):
+            is_live = _live_changes(after) > _live_changes(before)
+            kept[-1].setdefault("how", LIVE if is_live else RESTARTED)
     entry = _entry(before, after)
     if entry is None:
         return kept
@@ -44,6 +48,11 @@ def _lost_by_changes(status: Json) -> float:
     again: float = status.get("checkpoint", {}).get("lostSeconds", 0.0)
     still: float = status.get("reshapeSeconds", 0.0)
     return still + again
+
+
+def _live_changes(status: Json) -> int:
+    times: int = status.get("live", {}).get("changes", 0)
+    return times
 
 
 def _entry(before: Json, after: Json) -> Entry | None:

@@ -87,6 +87,8 @@ class Run:
     """When its processes began to train. Live changes leave them, so periodic checkpoints go on."""
     full_speed: float = 0.0
     """How fast its present start trains when it does not stand still."""
+    share: float = 1.0
+    """The part of its speed alone that other jobs leave it."""
     is_saving: bool = False
     """True while it stands still for the trial of its checkpoint."""
     forecasts: int = 0

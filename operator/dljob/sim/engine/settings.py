@@ -1,13 +1,16 @@
 """The settings of a simulated world, apart from its jobs: :mod:`dljob.sim.engine.world` plays a workload in it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dljob.core.model import Mechanism, Node, NodeName
+from dljob.core.model import Job, Mechanism, Node, NodeName, Placement
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.core.profiles import Costs, JobType
 from dljob.sim.engine.controlling.rounds import Growth
+
+Contention = Callable[[Sequence[tuple[Job, Placement]]], Sequence[float]]
+"""By all jobs that train and where: the share of its speed alone that each of them has beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +55,5 @@ class Setting:
     """True if decisions know only the reports of jobs so far (:mod:`dljob.sim.engine.learning`)."""
     keeps_work: bool = True
     """True if decisions know whose work nothing saves; without it one sees what the law is worth."""
+    contention: Contention | None = None
+    """How jobs slow each other down; ``None``: they do not."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from dljob.core.model import Mechanism
+from dljob.core.model import Mechanism, Placement
 from dljob.sim.engine.books import Books
 from dljob.sim.engine.checkpoints import Checkpoints
 from dljob.sim.engine.controlling.rounds import Rounds
@@ -48,6 +48,9 @@ class Training:
         self._queue = queue
         self._books = books
         self._growth = setting.growth
+        self._contention = setting.contention
+        self._training: dict[Run, Placement] = {}
+        """The jobs that train now, and where."""
         self._in_place = setting.mechanism is Mechanism.IN_PLACE
         self._checkpoints = checkpoints
         self._truth = truth
@@ -109,7 +112,7 @@ class Training:
         job = run.traced.job if growth is None else growth.limit(run.traced.job, run.profiled)
         course = run.traced.course
         is_cold = run.processes_since + course.warm_up_s > now
-        run.full_speed = speed * (course.warm_up_pace if is_cold else 1.0)
+        run.full_speed, run.share = speed * (course.warm_up_pace if is_cold else 1.0), 1.0
         run.is_saving = False
         pause_s = self._checkpoints.begin_trial(run, first_step_s=1.0 / run.full_speed)
         self._books.note(
@@ -134,6 +137,19 @@ class Training:
         self._rounds.ask()
         self._foresee(run)
         self._begin_course(run, speed=speed, pause_s=pause_s)
+        self._training[run] = run.serving
+        self._contend()
+
+    def _contend(self) -> None:
+        """Let the jobs that train slow each other down, after one has begun or has ceased to."""
+        if self._contention is None:
+            return
+        jobs = [(run.state.job, placement) for run, placement in self._training.items()]
+        for run, share in zip(self._training, self._contention(jobs), strict=True):
+            if share != run.share:
+                run.full_speed *= share / run.share
+                run.share = share
+                self._change_speed(run)
 
     def _begin_course(self, run: Run, *, speed: float, pause_s: float) -> None:
         """Set when it is warm, when it stands still for ``pause_s``, and when it crashes."""
@@ -153,7 +169,7 @@ class Training:
     def _be_warm(self, run: Run, stamp: int, *, speed: float) -> None:
         """From now on it trains at its true speed."""
         if run.stamp == stamp and not run.finished:
-            run.full_speed = speed
+            run.full_speed = speed * run.share
             self._change_speed(run)
 
     def _stand_still(self, run: Run, stamp: int, *, seconds: float) -> None:
@@ -237,6 +253,8 @@ class Training:
         now = self._queue.now
         self._books.journal.record.efficiency.add(-run.efficiency, now)
         self._books.journal.record.training.add(-run.training_on, now)
+        del self._training[run]
+        self._contend()
 
     def process_gone(self, run: Run) -> None:
         self._books.journal.note_gone(run)

@@ -382,7 +382,10 @@ def _update_forecasts(books: Books, forecasts: Forecasts, *, now: float) -> None
         total = forecasts.renew(run, now)
         if total is not None:
             run.record.predictions.append((run.progress_at(now), total / run.traced.iterations))
-            books.note(run, iterations_total=total)
+            target = run.traced.job.training.target
+            assert target is not None
+            metrics = {target.metric: run.points[-1].value}
+            books.note(run, iterations_total=total, metrics=metrics)
     if forecasts.are_wrong:
         # No policy believes that a job is done which trains on.
         for state in books.running.states():

@@ -13,6 +13,8 @@ from dljob.core.model import Job, JobId, JobState, Node, NodeName, Placement, Sn
 from dljob.core.planning import Plan, Start, Step, Stop, Wait
 from dljob.core.recording.expecting import expect
 from dljob.core.recording.record import (
+    LIVE,
+    RESTARTED,
     Clock,
     Decided,
     Given,
@@ -140,6 +142,7 @@ class Recorder:
         """Note that the job stands still for a live change: it neither saves nor stops."""
         course = self._courses[state.id]
         course.halted_at, course.paused_for = at, course.decided_at
+        self._note_stage(state.id, at, stage=Stage.PAUSED)
         self.note_progress(at, state)
 
     def note_gone(self, at: float, job: JobId) -> None:
@@ -160,7 +163,10 @@ class Recorder:
             decided = self.lines[place]
             assert isinstance(decided, Decided)
             since = course.halted_at if course.halted_at is not None else decided.at
-            self.lines[place] = replace(decided, cost_seconds=at - since)
+            # A trial of a live change belongs to no change of GPUs.
+            how = RESTARTED if course.paused_for is None else LIVE
+            how = how if decided.old is not None and decided.new is not None else ""
+            self.lines[place] = replace(decided, cost_seconds=at - since, how=how)
             if place == course.decided_at:
                 course.decided_at = None
         course.halted_at = course.paused_for = None

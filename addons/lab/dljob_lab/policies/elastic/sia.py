@@ -215,7 +215,7 @@ def _find_restart_factor(view: View, claim: Claim, *, old: Rounds) -> float:
 def _remember(view: View, old: Rounds, *, shares: Mapping[JobId, Share], next_at: float) -> Rounds:
     restarts: dict[JobId, int] = {}
     most: dict[JobId, int] = {}
-    for states in (view.running, view.pending):
+    for states in (view.running, view.beside, view.pending):
         for state in states:
             had = state.placement.shape.gpus if state.placement is not None else 0
             share = shares.get(state.id)

@@ -115,6 +115,7 @@ class Themis:
             for job in decision.shares
             if job in new or job in held
         }
+        ends |= {each.id: leased[each.id] for each in view.beside if each.id in leased}
         waits = _is_any_short(view, claims, shares=decision.shares)
         wake_at = min(ends.values(), default=None) if waits else None
         wait = _NEXT_LEASE if ends else decision.wait

@@ -133,7 +133,7 @@ def _iter_wishes(job: JobView) -> Iterator[str]:
         return
     yield "Spec:\n"
     yield _part("GPUs", _wanted_gpus(spec["gpus"]))
-    yield _part("Training", _wanted_training(spec["training"]))
+    yield _part("Training", _wanted_training(spec["training"], spec.get("batch", {})))
     profile = spec.get("profile")
     if profile:
         yield _part(
@@ -191,7 +191,7 @@ def _wanted_gpus(gpus: Fields) -> str:
     return ", ".join(parts)
 
 
-def _wanted_training(training: Fields) -> str:
+def _wanted_training(training: Fields, batch: Fields) -> str:
     parts = []
     if "epochs" in training:
         parts.append(f"{training['epochs']} epochs of {training['iterationsPerEpoch']:,}")
@@ -203,7 +203,8 @@ def _wanted_training(training: Fields) -> str:
     if target:
         parts.append(f"until {target['metric']} is {target['value']}")
     if training.get("batchSize"):
-        parts.append(f"batch size {training['batchSize']}")
+        limit = f" to {batch['max']}" if batch.get("elastic") else ""
+        parts.append(f"batch size {training['batchSize']}{limit}")
     return ", ".join(parts)
 
 
@@ -267,6 +268,9 @@ def _iter_allocation(job: JobView) -> Iterator[str]:
         f"{job.gpus}{kind} GPU{'s' if job.gpus != 1 else ''}, decision {generation} about it,"
         f" {decided} ago",
     )
+    own = job.spec["training"].get("batchSize")
+    if allocation.get("batchSize", own) != own:
+        yield _part("batch size", f"{allocation['batchSize']} instead of {own}")
     for part in job.slices:
         yield _part(part.node, f"GPU {in_ranges(part.gpus)}")
     if job.status.get("leftover"):
@@ -295,6 +299,9 @@ def _iter_costs(job: JobView) -> Iterator[str]:
     yield _part("GPU time", f"{texts.duration(progress.get('gpuSeconds', 0.0))} of one GPU")
     lost = status.get("reshapeSeconds", 0.0)
     yield _part("Reshapes", f"{job.reshapes}, {lost:.1f} s without training")
+    if live := status.get("live", {}).get("changes", 0):
+        pauses = 1000 * status["live"].get("seconds", 0.0)
+        yield _part("Live", f"{live} of them, with pauses of {pauses:.0f} ms in total")
     again = status.get("checkpoint", {})
     if again.get("lostIterations"):
         took = texts.duration(again.get("lostSeconds", 0.0))

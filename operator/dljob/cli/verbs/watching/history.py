@@ -10,6 +10,7 @@ from dljob.cli.output.forms import to_json
 from dljob.cli.output.messages import say
 from dljob.client.backend import Backend, Json
 from dljob.client.jobviews import Slice, read_time
+from dljob.core.recording.record import LIVE
 
 HEADER = ("TIME", "WHAT", "GPUS", "COST", "WHY")
 
@@ -30,8 +31,8 @@ def command(backend: Backend, *, name: str, limit: int, output: str | None) -> N
     """
     List the decisions about a job and the events of its life, oldest first.
 
-    The cost of a change is the time in which the job did not train because of it. -o wide adds the
-    names of its GPUs. On one machine the history outlives the job; on a cluster it is the last ten
+    The cost of a change is the time in which the job did not train because of it; live means that its processes
+    stayed. -o wide adds the names of its GPUs. On one machine the history outlives the job; on a cluster it is the last ten
     decisions and the Events, which Kubernetes keeps for an hour.
     """
     entries = backend.list_history(name, limit)
@@ -43,16 +44,23 @@ def command(backend: Backend, *, name: str, limit: int, output: str | None) -> N
         return
     rows = []
     for entry in entries:
-        cost = entry.get("costSeconds")
         row = (
             texts.instant(read_time(entry["at"])),
             entry["kind"],
             _where_to(entry, wide=output == "wide"),
-            f"{cost:.1f}s" if cost is not None else texts.NOTHING,
+            _cost_of(entry),
             entry.get("message", "") or texts.NOTHING,
         )
         rows.append(row)
     click.echo(texts.tabulate(HEADER, rows), nl=False)
+
+
+def _cost_of(entry: Json) -> str:
+    """Write the time without training: ``1.2s``, or ``41ms live``."""
+    cost, is_live = entry.get("costSeconds"), entry.get("how") == LIVE
+    if cost is None:
+        return texts.NOTHING
+    return f"{cost * 1000:.{0 if cost >= 0.01 else 1}f}ms live" if is_live else f"{cost:.1f}s"
 
 
 def _where_to(entry: Json, *, wide: bool) -> str:

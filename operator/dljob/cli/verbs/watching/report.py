@@ -6,6 +6,7 @@
 
 import sys
 from pathlib import Path
+from statistics import median
 
 import click
 
@@ -110,9 +111,17 @@ def _write_tables(report: Report, *, wide: bool) -> str:
         (name, _hours(seconds), f"{seconds / total:.1%}" if total > 0 else "-")
         for name, seconds in parts
     ]
-    return table + printing.tabulate(
+    table += printing.tabulate(
         ("what", "GPU-hours", "share"), whole, title="GPU-hours of all GPUs", wide=wide
     )
+    if not report.pauses:
+        return table
+    made = [
+        (how, str(len(pauses)), f"{1000 * median(pauses):,.1f}", f"{1000 * max(pauses):,.1f}")
+        for how, pauses in report.pauses.items()
+    ]
+    columns = ("how", "changes", "median pause, ms", "longest, ms")
+    return table + printing.tabulate(columns, made, title="Changes of jobs that trained", wide=wide)
 
 
 def _hours(seconds: float) -> str:

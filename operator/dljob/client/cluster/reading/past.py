@@ -87,6 +87,4 @@ def _decision(entry: Mapping[str, Any], job: str) -> Json:
     for name, gpus, nodes in (("old", "gpusBefore", "nodesBefore"), ("new", "gpus", "nodes")):
         if entry.get(gpus):
             document[name] = {"gpus": entry[gpus], "nodes": entry.get(nodes, [])}
-    if "costSeconds" in entry:
-        document["costSeconds"] = entry["costSeconds"]
-    return document
+    return document | {name: entry[name] for name in ("costSeconds", "how") if name in entry}

@@ -132,6 +132,7 @@ def _of_entry(entry: Json, name: str) -> Iterator[Line]:
         old=old,
         new=new,
         cost_seconds=entry.get("costSeconds"),
+        how=entry.get("how", ""),
     )
     # The history of a status has every decision about GPUs, so Given lines follow from it.
     if kind != "wait" and generation:

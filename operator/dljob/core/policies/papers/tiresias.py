@@ -95,6 +95,8 @@ class _Line:
     def __init__(self, view: View, thresholds: Sequence[float]) -> None:
         self.view = view
         self.running = {state.order: state for state in view.running}
+        self.beside = {state.order for state in view.beside}
+        """Jobs that keep their GPUs in any case: they keep their places in the queues as well."""
         blocks = [block.ask(_list_orders) for block in view.pending.blocks]
         self.pending = tuple(chain.from_iterable(blocks))
         self.levels = [_Level() for _ in range(len(thresholds) + 1)]
@@ -117,13 +119,14 @@ class _Line:
         """Go on from the old queues, and return the jobs that are not in them."""
         before = {entry.order for queue in old.levels for entry in queue.running}
         arrived = self.pending[len(old.pending) :]
+        there = self.running.keys() | self.beside
         expected = (
             self.pending[: len(old.pending)] == old.pending
-            and self.running.keys() <= before
+            and there <= before
             and before.isdisjoint(arrived)
         )
         for level, queue in zip(self.levels, old.levels, strict=True):
-            level.running = [entry for entry in queue.running if entry.order in self.running]
+            level.running = [entry for entry in queue.running if entry.order in there]
             level.waiting = list(queue.waiting)
         if expected:
             # The usual case, without a pass over the thousands of waiting jobs.
@@ -133,11 +136,11 @@ class _Line:
     def _reconcile(self, old: Queues) -> Sequence[JobState]:
         """Heed that jobs were taken away, or came back, without our doing."""
         pending = set(self.pending)
+        present = pending | self.running.keys() | self.beside
         known: set[int] = set()
         for level, queue in zip(self.levels, old.levels, strict=True):
             stopped = [entry for entry in queue.running if entry.order in pending]
-            there = [e for e in queue.waiting if e.order in pending or e.order in self.running]
-            level.waiting = stopped + there
+            level.waiting = stopped + [entry for entry in queue.waiting if entry.order in present]
             known.update(entry.order for entry in level.running + level.waiting)
         states = (*self.view.running, *self.view.pending)
         return sorted((state for state in states if state.order not in known), key=_order)
@@ -148,17 +151,25 @@ class _Line:
         # From below, so that no job falls through two queues in one decision.
         for index, bound in reversed(list(enumerate(thresholds))):
             level = self.levels[index]
-            due = [e for e in level.running if self.running[e.order].service_at(now) >= bound]
+            due = [
+                entry
+                for entry in self._shown(level.running)
+                if self.running[entry.order].service_at(now) >= bound
+            ]
             if due:
                 level.running = [entry for entry in level.running if entry not in due]
                 self.levels[index + 1].waiting.extend(sorted(due))
 
+    def _shown(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Leave out the jobs that this decision is not about."""
+        return (entry for entry in entries if entry.order not in self.beside)
+
     def offer(self, left: ordering.Left) -> Iterator[JobState]:
         """All jobs in order, but for those that need more than is left."""
         for level in self.levels:
-            for entry in level.running:
+            for entry in self._shown(level.running):
                 yield self.running[entry.order]
-            for entry in level.waiting:
+            for entry in self._shown(level.waiting):
                 if entry.least <= left.most or entry.order in self.running:
                     self.offered[entry.order] = level, entry
                     yield self.find(entry)
@@ -166,7 +177,11 @@ class _Line:
     def settle(self, shares: Mapping[JobId, Share]) -> Queues:
         """Put those that have GPUs from now on before the others of their queue."""
         for level in self.levels:
-            stopped = [e for e in level.running if self.running[e.order].id not in shares]
+            stopped = [
+                entry
+                for entry in self._shown(level.running)
+                if self.running[entry.order].id not in shares
+            ]
             if stopped:
                 level.running = [entry for entry in level.running if entry not in stopped]
                 level.waiting[:0] = stopped
@@ -188,7 +203,7 @@ class _Line:
         self, entries: Iterable[Entry], shares: Mapping[JobId, Share]
     ) -> Iterator[tuple[float, int]]:
         """Return how many GPU-seconds these jobs have had, and how many GPUs they have from now on."""
-        for entry in entries:
+        for entry in self._shown(entries):
             state = self.find(entry)
             yield state.service_at(self.view.now), shares[state.id].gpus
 

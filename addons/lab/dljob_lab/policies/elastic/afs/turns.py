@@ -45,7 +45,8 @@ class Turn:
         old = view.state if isinstance(view.state, TurnState) else TurnState(view.now, {})
         passed = max(0.0, view.now - old.at)
         self.scheduled: dict[int, float] = {
-            state.order: old.scheduled.get(state.order, 0.0) + passed for state in view.running
+            state.order: old.scheduled.get(state.order, 0.0) + passed
+            for state in (*view.running, *view.beside)
         }
         self.evicted: set[int] = {
             state.order

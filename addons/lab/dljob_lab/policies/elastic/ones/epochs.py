@@ -2,27 +2,16 @@
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 from dljob.core.contract import View
 from dljob.core.model import JobState
 from dljob.core.placement.largest import acceptable_types
 from dljob.core.predicting.predictor import SUPPOSED_S
+from dljob_lab.policies.elastic.ones.progress import Features, Reported
 from dljob_lab.policies.elastic.ones.searching import Speeds
 
 SLACK = 1e-6
 """An epoch counts as finished although rounding says that this part of it is missing."""
-
-
-class Course(NamedTuple):
-    """How far a job is."""
-
-    processed: float
-    """Epochs processed."""
-    left: float
-    """Epochs expected to be left."""
-    samples: float
-    """Samples in an epoch."""
 
 
 class Epochs:
@@ -55,11 +44,17 @@ class Epochs:
         done = state.iterations_at(self._view.now) - mark
         return done / self.measure(state) + SLACK
 
-    def look_at(self, state: JobState) -> Course:
-        """Return how far the job is now."""
+    def look_at(self, state: JobState, reported: Reported) -> Features:
+        """Return what is known of the job now: its declared length counts only while it reports nothing."""
         epoch = self.measure(state)
-        processed = state.iterations_at(self._view.now) / epoch
-        left = float(self._per_job)
-        if self._declared and state.iterations_total < math.inf:
-            left = state.remaining_at(self._view.now) / epoch
-        return Course(processed, left, epoch * max(state.job.training.batch_size, 1))
+        expected = float(self._per_job)
+        if reported.is_empty and self._declared and state.iterations_total < math.inf:
+            expected = state.remaining_at(self._view.now) / epoch
+        return Features(
+            processed=state.iterations_at(self._view.now) / epoch,
+            expected=expected,
+            epoch_size=epoch * max(state.job.training.batch_size, 1),
+            first_loss=reported.first_loss or 0.0,
+            improvement=reported.improvement,
+            accuracy=reported.share,
+        )

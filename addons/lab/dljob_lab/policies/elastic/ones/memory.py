@@ -11,9 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dljob.core.model import JobId, JobState
-from dljob_lab.policies.elastic.ones.progress import MOST_SAMPLES, PRIOR, Line, Sample, fit
+from dljob_lab.policies.elastic.ones.progress import (
+    MOST_SAMPLES,
+    PRIOR,
+    Features,
+    Line,
+    Reported,
+    Sample,
+    fit,
+)
 
-FORM = 1
+FORM = 2
 """Raised when the plain value changes its meaning; another one is not read."""
 
 MOST_LOGGED = 8
@@ -35,12 +43,12 @@ class Trainee:
     """Since when it has GPUs."""
     ran_seconds: float = 0.0
     """How long it had GPUs before that."""
-    logged: tuple[tuple[float, float], ...] = ()
-    """Epochs processed and epochs expected to be left, at some moments."""
+    reported: Reported = Reported()
+    """What it has reported last, which still holds while it waits."""
+    logged: tuple[Features, ...] = ()
+    """What was known of it at some moments."""
     latest: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
     """When it was last looked at: iterations done, speed, total, and iterations in an epoch."""
-    epoch_size: float = 1.0
-    """Samples in an epoch."""
     seen_at: float = 0.0
 
     def ran_at(self, now: float) -> float:
@@ -51,9 +59,9 @@ class Trainee:
         """The samples from its training, once it has ended."""
         done, speed, total, epoch = self.latest
         final = min(max(total, done), done + speed * (now - self.seen_at)) / epoch
-        for processed, expected in self.logged:
-            if 0.0 < processed < final:
-                yield Sample(processed, expected, self.epoch_size, processed / final)
+        for features in self.logged:
+            if 0.0 < features.processed < final:
+                yield Sample(features, features.processed / final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +117,7 @@ class Memory:
             "updated": self.updated_at,
             "trainees": {job: _plain(each) for job, each in self.trainees.items()},
             "population": [[list(gene) for gene in genome] for genome in self.population],
-            "samples": [list(sample) for sample in self.samples],
+            "samples": [[list(features), progress] for features, progress in self.samples],
             "line": list(self.line.weights),
         }
 
@@ -129,32 +137,36 @@ class Memory:
                 tuple((JobId(job), kind, gpus) for job, kind, gpus in genome)
                 for genome in plain["population"]
             ),
-            samples=tuple(Sample(*each) for each in plain["samples"]),
+            samples=tuple(
+                Sample(Features(*features), progress) for features, progress in plain["samples"]
+            ),
             line=Line(tuple(plain["line"])),
         )
 
 
 def _plain(trainee: Trainee) -> list[Any]:
-    logged = [list(each) for each in trainee.logged]
     return [
         trainee.limit,
         trainee.mark,
         trainee.since,
         trainee.ran_seconds,
-        logged,
+        list(trainee.reported),
+        [list(each) for each in trainee.logged],
         list(trainee.latest),
-        trainee.epoch_size,
         trainee.seen_at,
     ]
 
 
 def _trainee(plain: list[Any]) -> Trainee:
-    limit, mark, since, ran, logged, latest, size, seen_at = plain
-    moments = tuple((processed, expected) for processed, expected in logged)
-    return Trainee(limit, mark, since, ran, moments, tuple(latest), size, seen_at)
+    limit, mark, since, ran, reported, logged, latest, seen_at = plain
+    moments = tuple(Features(*each) for each in logged)
+    return Trainee(limit, mark, since, ran, Reported(*reported), moments, tuple(latest), seen_at)
 
 
 # --- the four limits ----------------------------------------------------------------------
+
+MOST_DOUBLINGS = 20
+"""Every limit is reached by then; without a bound the whole number would grow for ever."""
 
 
 def start_limit(state: JobState) -> int:
@@ -169,18 +181,21 @@ def resume_limit(limit: int, *, least: int) -> int:
 
 def grow_limit(limit: int, epochs: int, *, most: int) -> int:
     """*Scale up*: the limit doubles after each epoch."""
-    # After 20 doublings every limit is reached; without a bound the whole number would grow for ever.
-    return min(most, limit << min(epochs, 20))
+    return min(most, limit << min(epochs, MOST_DOUBLINGS))
 
 
-def shrink_limit(limit: int, *, ran_seconds: float, penalty: float, least: int) -> int:
+def shrink_limit(
+    limit: int, epochs: int, *, most: int, ran_seconds: float, penalty: float, least: int
+) -> int:
     """
     *Scale down*: what a job may have that has trained longer than jobs take to arrive.
 
-    The formula of the paper, of the limit that the job would have without it: applied to its own
-    result again and again it would bring every job down to nothing.
+    ``ceil(2 R / ceil(sigma T + 1))``: the factor 2 is the doubling of one epoch, so the rule takes the place of
+    :func:`grow_limit` and does not follow it. R is the limit that the job would have without the penalty: applied
+    to its own result again and again, the rule would bring every job down to nothing.
     """
     lateness = penalty * ran_seconds
     if lateness <= 1.0:
-        return limit
-    return max(least, math.ceil(2 * limit / math.ceil(lateness + 1.0)))
+        return grow_limit(limit, epochs, most=most)
+    penalized = math.ceil((limit << min(epochs, MOST_DOUBLINGS)) / math.ceil(lateness + 1.0))
+    return max(least, min(most, penalized))

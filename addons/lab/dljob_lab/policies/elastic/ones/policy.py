@@ -55,8 +55,9 @@ class Ones:
     * *Score.* Eq. 4 wants every GPU to be used: fewer idle GPUs come before any utilisation.
       The paper calls the winner once the highest and once the smallest score; the smallest is meant.
     * *Remaining work.* Alpha is at least 1, so a job in its first epoch counts with one processed.
-      Loss and accuracy are not in a view: the epochs that are expected to be left stand for them;
-      with ``declared=false`` every job is expected to train for ``epochs`` epochs.
+      Loss and accuracy are those that a job reports, as ``loss`` and ``accuracy`` or as the metric of its
+      target. Until history says otherwise such a job is expected to train for ``epochs`` epochs more. Of a
+      job that reports neither, its declared length says how many are expected, unless ``declared=false``.
     * *An epoch* is what the job declares, or else the ``epochs``-th part of its iterations.
     * *Between updates* idle GPUs are given to waiting jobs, which changes no job that runs. An
       update does not wait for the first epochs of those, or a steady stream of arrivals would put it
@@ -72,7 +73,7 @@ class Ones:
     paper: ClassVar[str] = "ONES (Bian et al., SC '21) 3"
     needs: ClassVar[str] = "speeds by GPUs and batch; learns sizes from jobs that have ended"
     assumes: ClassVar[Assumes] = {
-        Knowledge.LENGTH: "learns from jobs that ended how many epochs to expect",
+        Knowledge.LENGTH: "learns from jobs that ended how many epochs to expect, by loss and accuracy",
         Knowledge.SPEED: USUAL_CURVE,
         Knowledge.MEASURED: GUESSES,
         Knowledge.BATCH: GUESSES,
@@ -93,7 +94,7 @@ class Ones:
     epochs: int = declare(30, at_least=1, at_most=1_000_000)
     """Into how many epochs a job is cut that declares none."""
     declared: bool = True
-    """True if the iterations that a job declares are a feature of the regression."""
+    """True if the iterations that a job declares stand for its loss and accuracy while it reports neither."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -121,7 +122,7 @@ class _Round:
             # Jobs that are here already are no measure of how fast they come.
             memory = replace(memory, first_at=view.now, first_order=self._newest)
         known = view.pending.select(memory.trainees.keys())
-        living = {*known, *(state.id for state in view.running)}
+        living = {*known, *(state.id for state in (*view.running, *view.beside))}
         self._memory = memory.forget_ended(living, view.now)
         self._stopped = known
         """Jobs that have had GPUs and wait."""
@@ -225,33 +226,33 @@ class _Round:
         rate = self._memory.arrival_rate(view.now, self._newest)
         penalty = self._policy.penalty * rate
         limits = [self._trainees.raise_limit(state, penalty=penalty) for state in states]
-        courses = [self._epochs.look_at(state) for state in states]
-        table = np.array(courses, dtype=float).reshape(-1, 3)
-        betas = self._memory.line.epochs_left(table[:, 0], table[:, 1], epoch_size=table[:, 2])
+        features = [self._trainees.look_at(state) for state in states]
+        betas = self._memory.line.epochs_left(features)
         return [
             Candidate(
                 state,
                 limit,
                 self._trainees.ran_seconds(state.id),
                 self._epochs.measure(state),
-                max(course.processed, 1.0),
+                max(known.processed, 1.0),
                 float(beta),
                 state.id in names and state.id not in self._trainees,
             )
-            for state, limit, course, beta in zip(states, limits, courses, betas, strict=True)
+            for state, limit, known, beta in zip(states, limits, features, betas, strict=True)
         ]
 
     # --- what is remembered
 
     def remember(self, shares: Mapping[JobId, Share]) -> Memory:
         """The state for the next decision."""
-        updated = self._updated
+        updated, known = self._updated, self._memory.trainees
+        beside = {each.id: known[each.id] for each in self._view.beside if each.id in known}
         return replace(
             self._memory,
             decisions=self._memory.decisions + 1,
             newest_order=self._newest if updated else self._memory.newest_order,
             updated_at=self._view.now if updated else self._memory.updated_at,
-            trainees=self._trainees.remember(shares, is_update=updated),
+            trainees=beside | self._trainees.remember(shares, is_update=updated),
             population=self._population,
         )
 

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dljob.core.model import Direction, JobState
+
 Floats = NDArray[np.float64]
 
 MOST_SAMPLES: Final = 256
@@ -29,31 +31,79 @@ ANCHOR: Final = 4.0
 """The prior line weighs as much as this many samples, so that few jobs cannot overturn it."""
 
 
+class Reported(NamedTuple):
+    """How well a job learns, by its own reports."""
+
+    first_loss: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+
+    def after(self, state: JobState) -> "Reported":
+        """Add what the job reports now, under these names or the name of its target."""
+        metrics, target = state.metrics, state.job.training.target
+        loss, accuracy = metrics.get("loss"), metrics.get("accuracy")
+        if target is not None and target.direction is Direction.FALLS:
+            loss = metrics.get(target.metric, loss)
+        elif target is not None:
+            accuracy = metrics.get(target.metric, accuracy)
+        return Reported(
+            self.first_loss if self.first_loss is not None else loss,
+            loss if loss is not None else self.loss,
+            accuracy if accuracy is not None else self.accuracy,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the job has reported neither."""
+        return self.loss is None and self.accuracy is None
+
+    @property
+    def improvement(self) -> float:
+        """The part of its first loss that is gone: the paper's ``r_L``."""
+        if not self.first_loss or self.loss is None:
+            return 0.0
+        return max(-1.0, 1.0 - self.loss / self.first_loss)
+
+    @property
+    def share(self) -> float:
+        """Its accuracy as a share, where it reports percents too."""
+        accuracy = self.accuracy or 0.0
+        return accuracy / 100.0 if accuracy > 1.0 else accuracy
+
+
+class Features(NamedTuple):
+    """The knowledge about a job at one moment: the paper's x, and what stands for it in a job without reports."""
+
+    processed: float
+    """Epochs processed."""
+    expected: float
+    """Epochs expected to be left: by the declared length, or for a job that reports as many as any job has."""
+    epoch_size: float
+    """Samples in an epoch: the paper's ``||D||``."""
+    first_loss: float = 0.0
+    improvement: float = 0.0
+    accuracy: float = 0.0
+
+
 class Sample(NamedTuple):
     """The knowledge about a job at one moment, and how far it turned out to have been."""
 
-    processed: float
-    """Epochs processed then."""
-    expected: float
-    """Epochs that were expected to be left then."""
-    epoch_size: float
-    """Samples in an epoch: the paper's ``||D||``."""
+    features: Features
     progress: float
 
 
 class Line(NamedTuple):
-    """``A`` and ``b`` of Eq. 6, for the features of :func:`_features`."""
+    """``A`` and ``b`` of Eq. 6, for the columns of :func:`_tabulate`."""
 
     weights: tuple[float, ...]
 
-    def epochs_left(self, processed: Floats, expected: Floats, *, epoch_size: Floats) -> Floats:
+    def epochs_left(self, jobs: Sequence[Features]) -> Floats:
         """Beta of each job."""
-        found = _features(processed, expected, epoch_size=epoch_size) @ np.asarray(self.weights)
-        epochs: Floats = np.maximum(found, 1.0)
+        epochs: Floats = np.maximum(_tabulate(jobs) @ np.asarray(self.weights), 1.0)
         return epochs
 
 
-PRIOR: Final = Line((1.0, 0.0, 0.0, 0.0))
+PRIOR: Final = Line((1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 """Without history, as many epochs are left as are expected."""
 
 
@@ -64,10 +114,9 @@ def fit(samples: Sequence[Sample]) -> Line:
     # An extra brings scipy, and the other policies need to be importable without it.
     from scipy.special import digamma, polygamma  # noqa: PLC0415
 
-    table = np.asarray(samples, dtype=float)
-    features = _features(table[:, 0], table[:, 1], epoch_size=table[:, 2])
-    alpha = np.maximum(table[:, 0], 1.0)
-    rho = np.clip(table[:, 3], SMALLEST, 1.0 - SMALLEST)
+    features = _tabulate([sample.features for sample in samples])
+    alpha = np.maximum([sample.features.processed for sample in samples], 1.0)
+    rho = np.clip([sample.progress for sample in samples], SMALLEST, 1.0 - SMALLEST)
     prior = np.asarray(PRIOR.weights)
     weights, anchor = prior.copy(), np.zeros((0, 0))
     for _ in range(STEPS):
@@ -99,13 +148,9 @@ def draw_left(alpha: Floats, beta: Floats, *, rng: np.random.Generator, draws: i
     return alpha * (1.0 / np.clip(rho, SMALLEST, 1.0 - SMALLEST) - 1.0)
 
 
-def _features(processed: Floats, expected: Floats, *, epoch_size: Floats) -> Floats:
-    """
-    The paper's x as far as a policy can see it.
-
-    It has the size of an epoch, the samples processed, the loss and the accuracy. Here the epochs
-    expected to be left stand for loss and accuracy: of a job that trains to a target they are
-    predicted from that very curve.
-    """
-    ones = np.ones_like(processed)
-    return np.stack([expected, np.log1p(processed), np.log1p(epoch_size), ones], axis=1)
+def _tabulate(jobs: Sequence[Features]) -> Floats:
+    """A row for each job, of columns that a line can follow: epochs and samples grow by orders of magnitude."""
+    table = np.asarray(jobs, dtype=float).reshape(-1, len(Features._fields))
+    processed, expected, epoch_size, *reported = table.T
+    columns = [expected, np.log1p(processed), np.log1p(epoch_size), *reported, np.ones(len(jobs))]
+    return np.stack(columns, axis=1)

@@ -21,6 +21,7 @@ from dljob_lab.policies.elastic.ones.memory import (
     shrink_limit,
     start_limit,
 )
+from dljob_lab.policies.elastic.ones.progress import Features, Reported
 from dljob_lab.policies.elastic.ones.searching import most_gpus
 
 
@@ -35,7 +36,8 @@ class Trainees:
         self._updated_at = memory.updated_at
         self._states = (*view.running, *stopped)
         self._known = {
-            state.id: self._find(state, memory.trainees.get(state.id)) for state in self._states
+            state.id: self._hear(state, self._find(state, memory.trainees.get(state.id)))
+            for state in self._states
         }
 
     def __contains__(self, job: JobId) -> bool:
@@ -54,6 +56,15 @@ class Trainees:
             return replace(known, since=now, mark=done)
         # A failure may have taken it back behind the mark.
         return replace(known, mark=min(known.mark, done))
+
+    def _hear(self, state: JobState, trainee: Trainee) -> Trainee:
+        reported = trainee.reported.after(state)
+        return replace(trainee, reported=reported) if reported != trainee.reported else trainee
+
+    def look_at(self, state: JobState) -> Features:
+        """Return what is known of a job now."""
+        trainee = self._known.get(state.id)
+        return self._epochs.look_at(state, Reported() if trainee is None else trainee.reported)
 
     def count_epochs(self, state: JobState) -> float:
         """Epochs finished since the schedule was updated."""
@@ -86,11 +97,14 @@ class Trainees:
             return self.limit_waiting(state)
         trainee = self._known[state.id]
         most = max(state.least, most_gpus(state, self._view, kind=state.placement.gpu_type))
-        limit = grow_limit(trainee.limit, int(self.count_epochs(state)), most=most)
+        epochs = int(self.count_epochs(state))
         # The penalty is left out, because it would shrink its own result at each update.
+        limit = grow_limit(trainee.limit, epochs, most=most)
         self._known[state.id] = replace(trainee, limit=limit)
         return shrink_limit(
-            limit,
+            trainee.limit,
+            epochs,
+            most=most,
             ran_seconds=trainee.ran_at(self._view.now),
             penalty=penalty,
             least=state.least,
@@ -133,10 +147,10 @@ class Trainees:
 
     def _log(self, trainee: Trainee, state: JobState) -> Trainee:
         """Note how far a job is, for the regression when it has ended."""
-        course = self._epochs.look_at(state)
+        features = self._epochs.look_at(state, trainee.reported)
         logged = trainee.logged
-        if course.processed > 0.0:
-            logged = (*logged, (course.processed, course.left))
+        if features.processed > 0.0:
+            logged = (*logged, features)
         if len(logged) > MOST_LOGGED:
             logged = logged[::2]
         done = state.iterations_at(self._view.now)
@@ -146,6 +160,5 @@ class Trainees:
             trainee,
             logged=logged,
             latest=(done, state.speed, total, self._epochs.measure(state)),
-            epoch_size=course.samples,
             seen_at=self._view.now,
         )
