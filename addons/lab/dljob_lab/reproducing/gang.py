@@ -22,7 +22,7 @@ from dljob.sim.jobs.workloads import TracedJob, Workload
 from dljob.sim.results.records import Record
 from dljob.sim.simulating import Watch
 from dljob_lab.reproducing import coach_runs
-from dljob_lab.reproducing.findings import Reproduction, Row
+from dljob_lab.reproducing.findings import Reproduction, Row, Wanted
 from dljob_wire.messages import Shape
 
 
@@ -182,7 +182,8 @@ def _compare_table() -> Iterator[Row]:
         workload = make_workload(test.jobs, alone_s(test.model, test.setup))
         for name, paper in (("default", test.default_s), ("gang", test.gang_s)):
             ours = play(workload, ROOMY, policy=SCHEDULERS[name])
-            yield Row(f"table-2/test-{test.number}/{name}", "job mean", "s", paper, ours.mean_s)
+            item = f"table-2/test-{test.number}/{name}"
+            yield Row(item, "job mean", "s", paper, ours.mean_s, wanted=Wanted.SAME)
 
 
 def _compare_deadlocks() -> Iterator[Row]:
@@ -192,7 +193,8 @@ def _compare_deadlocks() -> Iterator[Row]:
             play(workload, EXAMPLE, policy=SCHEDULERS[name], seed=seed) for seed in range(SEEDS)
         ]
         ours = 100.0 * fmean(run.deadlocks for run in runs)
-        yield Row(f"two-jobs-three-slots/{name}", "deadlocks", "%", paper, ours)
+        item = f"two-jobs-three-slots/{name}"
+        yield Row(item, "deadlocks", "%", paper, ours, wanted=Wanted.SAME)
 
 
 class Comparison(NamedTuple):
@@ -248,4 +250,4 @@ def _compare_first(watch: Watch | None) -> Iterator[Row]:
 
 
 def _row(item: str, quantity: str, *, paper: float, ours: Sequence[float]) -> Row:
-    return Row(item, quantity, "%", paper, fmean(ours), stdev(ours))
+    return Row(item, quantity, "%", paper, fmean(ours), stdev(ours), wanted=Wanted.MORE)
