@@ -565,7 +565,7 @@ class Batches:
                 self.step = batch.step
                 yield batch, data
                 found = self._find(self.step, self.taken)
-                # What the workers have read ahead are parts of the former ranks.
+                # The workers have read parts of the former ranks ahead.
                 if found is None or members != _Live.changes:
                     break
 
@@ -976,7 +976,7 @@ class _Live:
         if new is None:
             self._has_left = True
             self._write(self.JOINED, -change.number)
-            # The interpreter would look for garbage in all of PyTorch, beside the first steps of the others.
+            # The interpreter would look for garbage in all of PyTorch, during the first steps of the others.
             gc.freeze()
             sys.exit(0)
         self._finish(change, step, pause=time.monotonic() - entered)
@@ -1064,7 +1064,7 @@ class _Live:
             "LOCAL_WORLD_SIZE": local,
             "DLJOB_LOCAL_WORLD_SIZE": local,
         }
-        # Those of a framework only if the SideCar has set them.
+        # A framework has these variables only if the SideCar has set them.
         known = {name: str(number) for name, number in place.items() if name in os.environ}
         os.environ.update(known, DLJOB_RANK=str(new), DLJOB_WORLD_SIZE=str(world))
         os.environ["DLJOB_GENERATION"] = str(change.generation)
