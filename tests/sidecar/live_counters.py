@@ -18,6 +18,7 @@ from typing import Any
 from dljob import training
 
 SAVED_EVERY = 20
+KEPT = 100
 
 
 class Sum:
@@ -56,7 +57,8 @@ def save(total: Sum, journal: Journal) -> None:
     part.replace(place)
     journal.tell("saved", total.step)
     older = [each for each in training.folder().glob("step-*") if each.suffix != ".tmp"]
-    for each in sorted(older, key=lambda each: int(each.name[5:]))[:-3]:
+    # A rank that starts late on a busy machine still needs the one from which the others have gone on.
+    for each in sorted(older, key=lambda each: int(each.name[5:]))[:-KEPT]:
         each.unlink()
 
 
