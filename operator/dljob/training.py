@@ -945,7 +945,7 @@ class _Live:
         if new is None:
             self._has_left = True
             self._write(self.JOINED, -change.number)
-            # The interpreter would look for garbage in all of PyTorch, beside the first steps of the others.
+            # The interpreter would look for garbage in all of PyTorch, and slow the next steps of the others.
             gc.freeze()
             sys.exit(0)
         self._finish(change, step, pause=time.monotonic() - entered)
@@ -1149,7 +1149,7 @@ class _Group:
     """
 
     _RECONFIGURABLE = ("gloo", "nccl2")
-    _PIECE = 1 << 18
+    _PIECE = 1 << 20
     """The elements that a rank passes on at a time."""
     _SMALL = 1 << 12
     """The size of a tensor on the processor up to which it is sent with the other objects."""
