@@ -336,7 +336,7 @@ def measure(
 
 
 def _middle(costs: Sequence[Cost], kind: str) -> float:
-    return statistics.median(getattr(cost, kind) for cost in costs)
+    return statistics.median([float(getattr(cost, kind)) for cost in costs])
 
 
 def go_around(

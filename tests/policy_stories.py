@@ -118,10 +118,10 @@ def reshape_down_for_a_newcomer_and_up_when_idle(place: Place) -> None:
     wait_until_on(place, "first", 4)
     place.submit("second", iterations=200)
     wait_for_phase(place, "second", "Completed")
-    grown = wait_for_change(place, "first", ("reshape", 2, 4))
-    shrunk = wait_for_change(place, "first", ("reshape", 4, 2))
-    assert (shrunk.cause, grown.cause) == ("MakesRoom", "FasterWithMore")
-    assert list_changes(place, "first")[-2:] == [shrunk[:3], grown[:3]]
+    there_and_back = [("reshape", 4, 2), ("reshape", 2, 4)]
+    place.wait(lambda: list_changes(place, "first")[-2:] == there_and_back)
+    causes = [move.cause for move in list_moves(place, "first")]
+    assert causes[-2:] == ["MakesRoom", "FasterWithMore"]
 
 
 def shrink_a_long_job_for_a_shorter_one(place: Place) -> None:
@@ -137,17 +137,21 @@ def shrink_a_long_job_for_a_shorter_one(place: Place) -> None:
 
 def take_turns_and_then_grow(place: Place) -> None:
     """AFS-P: jobs without room for all take turns of three seconds; a job that is alone has all."""
-    for name in ("one", "two", "three"):
+    names = ("one", "two", "three")
+    for name in names:
         place.submit(name, iterations=LONG, gpus={"options": [2, 4]})
-    place.wait(lambda: len(list_changes(place, "two")) >= 3)
-    start, stop, again = list_moves(place, "two")[:3]
-    assert [start.kind, stop.kind, again.kind] == ["start", "stop", "start"]
-    # Nothing was taken from it before its turn ended, although another job waited.
-    assert stop.at - start.at >= 3.0
-    assert stop.at <= wait_for_change(place, "three", ("start", 0, 2)).at + 1.0
+
+    def has_returned(name: str) -> bool:
+        return [move.kind for move in list_moves(place, name)[:3]] == ["start", "stop", "start"]
+
+    place.wait(lambda: all(list_moves(place, name) for name in names))
+    place.wait(lambda: any(map(has_returned, names)))
+    for start, stop in (list_moves(place, name)[:2] for name in filter(has_returned, names)):
+        # Nothing was taken from it before its turn ended, although another job waited.
+        assert stop.at - start.at >= 3.0
     place.cancel("one")
     place.cancel("three")
-    assert wait_for_change(place, "two", ("reshape", 2, 4)).cause == "FasterWithMore"
+    place.wait(lambda: list_moves(place, "two")[-1].after == 4)
 
 
 def wait_shrink_wait_and_grow(place: Place) -> None:
@@ -165,16 +169,17 @@ def wait_shrink_wait_and_grow(place: Place) -> None:
 
 def demote_by_attained_service(place: Place) -> None:
     """Tiresias: a job keeps its GPUs until it has had eight GPU-seconds, and then a newer one comes before it."""
-    for name in ("old", "new"):
-        place.submit(name, iterations=LONG, gpus={"options": [4]})
+    place.submit("old", iterations=LONG, gpus={"options": [4]})
+    begun = wait_for_change(place, "old", ("start", 0, 4))
+    place.submit("new", iterations=LONG, gpus={"options": [4]})
     started = wait_for_change(place, "new", ("start", 0, 4))
     stopped = wait_for_change(place, "old", ("stop", 4, 0))
-    begun = wait_for_change(place, "old", ("start", 0, 4))
     assert stopped.cause == "Outranked"
     assert 4 * (stopped.at - begun.at) >= 8.0
-    # Both are in the second queue now, whose order is that of their demotion.
-    place.wait(lambda: len(list_changes(place, "old")) == 3)
+    # The other one is demoted as well, behind it.
+    place.wait(lambda: len(list_changes(place, "old")) >= 3)
     again = list_moves(place, "old")[2]
+    assert again.kind == "start"
     assert 4 * (again.at - started.at) >= 8.0
 
 
@@ -201,5 +206,5 @@ STORIES: Final = {
     "afs-p": Story("afs-p:unit_s=3", take_turns_and_then_grow),
     "dragon": Story("dragon:urgent_seconds=2:idle_seconds=3", wait_shrink_wait_and_grow),
     "ones": Story("ones", double_the_batch),
-    "tiresias": Story("tiresias:thresholds=8,100000:exact=true", demote_by_attained_service),
+    "tiresias": Story("tiresias:thresholds=8,24:exact=true", demote_by_attained_service),
 }

@@ -565,7 +565,7 @@ class Batches:
                 self.step = batch.step
                 yield batch, data
                 found = self._find(self.step, self.taken)
-                # What the workers have read ahead are parts of the former ranks.
+                # The workers have read parts of the former ranks ahead.
                 if found is None or members != _Live.changes:
                     break
 
@@ -976,7 +976,7 @@ class _Live:
         if new is None:
             self._has_left = True
             self._write(self.JOINED, -change.number)
-            # The interpreter would look for garbage in all of PyTorch, beside the first steps of the others.
+            # The interpreter would look for garbage in all of PyTorch, and slow the next steps of the others.
             gc.freeze()
             sys.exit(0)
         self._finish(change, step, pause=time.monotonic() - entered)
@@ -1064,7 +1064,7 @@ class _Live:
             "LOCAL_WORLD_SIZE": local,
             "DLJOB_LOCAL_WORLD_SIZE": local,
         }
-        # Those of a framework only if the SideCar has set them.
+        # A framework has these variables only if the SideCar has set them.
         known = {name: str(number) for name, number in place.items() if name in os.environ}
         os.environ.update(known, DLJOB_RANK=str(new), DLJOB_WORLD_SIZE=str(world))
         os.environ["DLJOB_GENERATION"] = str(change.generation)
@@ -1180,7 +1180,7 @@ class _Group:
     """
 
     _RECONFIGURABLE = ("gloo", "nccl2")
-    _PIECE = 1 << 21
+    _PIECE = 1 << 20
     """The elements that a rank passes on at a time."""
     _SMALL = 1 << 12
     """The size of a tensor on the processor up to which it is sent with the other objects."""
@@ -1360,13 +1360,15 @@ class _Group:
 
     def _pass_on(self, tensors: list[Any], *, after: int | None, to: int | None) -> None:
         """Pass tensors along the line of newcomers, so that all get them in the time of one."""
+        pieces = [piece for tensor in tensors for piece in tensor.reshape(-1).split(self._PIECE)]
+        # All at once, because gloo sends nothing before its receiver has asked for it.
+        asked = [self._distributed.irecv(piece, after) for piece in pieces if after is not None]
         sent = []
-        for tensor in tensors:
-            for piece in tensor.reshape(-1).split(self._PIECE):
-                if after is not None:
-                    self._distributed.recv(piece, after)
-                if to is not None:
-                    sent.append(self._distributed.isend(piece, to))
+        for place, piece in enumerate(pieces):
+            if asked:
+                asked[place].wait()
+            if to is not None:
+                sent.append(self._distributed.isend(piece, to))
         for each in sent:
             each.wait()
 

@@ -73,7 +73,7 @@ def test_image_has_no_development_packages(engine):
     assert {each.replace("_", "-") for each in packages} - names == ours
 
 
-def test_image_holds_what_policies_of_papers_import_late(engine):
+def test_image_holds_the_late_imports_of_policies_of_papers(engine):
     imports = "scipy.optimize, scipy.sparse, scipy.special, dljob_lab.policies.elastic.ones"
     assert run(engine, "python", "-c", f"import {imports}").stderr == ""
     live = (

@@ -1,5 +1,7 @@
 """The parts of GPU time in a report, against the GPU-seconds of jobs and by hand."""
 
+from typing import Any
+
 import pytest
 
 from dljob.core.model import NodeName, Placement
@@ -51,7 +53,7 @@ def test_gpu_time_is_split_into_all_parts():
 
 
 def test_live_change_is_lost_time_and_counted_apart():
-    both = {"generation": 2, "old": ONE, "new": BOTH}
+    both: dict[str, Any] = {"generation": 2, "old": ONE, "new": BOTH}
     found = record(
         Submitted(at=0.0, job="x"),
         Given(at=0.0, job="x", generation=1, placement=ONE),

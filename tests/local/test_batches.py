@@ -18,8 +18,8 @@ from tests.local.ups import going
 pytestmark = pytest.mark.processes
 
 TRAINER = Path(__file__).with_name("elastic_trainer.py")
-ITERATIONS = 400
-"""Of eight samples each: four epochs of 800 samples."""
+ITERATIONS, SAMPLES = 1500, 800
+"""Of eight samples each: fifteen times all samples."""
 
 
 def elastic(folder: Path) -> dict[str, Any]:
@@ -48,6 +48,7 @@ def test_batch_doubles_live_and_takes_each_sample_once(root):
         up.until(lambda: up.backend.get_job("elastic")["status"]["allocation"].get("batchSize"))
         up.until_phase("elastic", "Running")
         job, why = up.backend.get_job("elastic"), up.backend.explain("elastic")["message"]
+        (folder / "end").touch()
         done = up.until_phase("elastic", "Completed")
         history = up.backend.list_history("elastic", 100)
         assert up.end() == 0
@@ -61,6 +62,7 @@ def test_batch_doubles_live_and_takes_each_sample_once(root):
     [grown] = [each for each in history if each["kind"] == "reshape"]
     assert (grown["old"]["gpus"], grown["new"]["gpus"]) == (1, 2)
     assert " with batches of 16 instead of 8: " in grown["message"]
+    (folder / "end").unlink()
     files = [file.read_text().splitlines() for file in folder.iterdir()]
     parts = sorted((int(line[0]), line[1:]) for file in files for line in map(str.split, file))
     places = [(step, place[0], place[1]) for step, place in parts]
@@ -76,5 +78,5 @@ def test_batch_doubles_live_and_takes_each_sample_once(root):
     # Half of the steps from there on, and each sample once in each epoch.
     assert len(samples) < ITERATIONS
     taken = Counter(sample for part in samples.values() for sample in part)
-    assert len(taken) == 800
-    assert set(taken.values()) == {4}
+    assert len(taken) == SAMPLES
+    assert set(taken.values()) == {8 * ITERATIONS // SAMPLES}

@@ -170,6 +170,8 @@ DEEP = (
         _command("chaos-machine", "-m", "tests.chaos", minutes=60),
         _command("histories", "-m", "tests.local.histories", minutes=60),
         _command("torn", "-m", "tests.sidecar.torn", minutes=60),
+        _command("live", "-m", "tests.chaos.live", minutes=60),
+        _command("live-controllers", "-m", "tests.chaos.live_controllers", minutes=60),
         _command("chaos-operators", "-m", "tests.operator.chaos", minutes=90),
         _command("chaos-nodes", "-m", "tests.cluster.chaos", minutes=90, root=True),
         servers=True,

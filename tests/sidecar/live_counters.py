@@ -1,8 +1,8 @@
 """
 A training with :mod:`dljob.training` and without a framework: its state is a sum of steps.
 
-``python live_counters.py TOKEN FOLDER``. Each process writes its steps into a journal in FOLDER, and locks a file there for its
-GPU. Where the job has a checkpoint, the first rank saves each twentieth step as well.
+``python live_counters.py TOKEN FOLDER [JOURNAL STEPS]``. Each process writes its steps into a journal in FOLDER, and locks a file
+there for its GPU. Where the job has a checkpoint, the first rank saves each twentieth step as well.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from dljob import training
 
 SAVED_EVERY = 20
+KEPT = 100
 
 
 class Sum:
@@ -32,8 +33,8 @@ class Sum:
 
 
 class Journal:
-    def __init__(self, folder: str) -> None:
-        self._file = os.open(f"{folder}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def tell(self, *words: Any) -> None:
         # One write, so that a line is there as a whole or not at all.
@@ -56,12 +57,13 @@ def save(total: Sum, journal: Journal) -> None:
     part.replace(place)
     journal.tell("saved", total.step)
     older = [each for each in training.folder().glob("step-*") if each.suffix != ".tmp"]
-    for each in sorted(older, key=lambda each: int(each.name[5:]))[:-3]:
+    # A rank that starts late on a busy machine still needs the one from which the others have gone on.
+    for each in sorted(older, key=lambda each: int(each.name[5:]))[:-KEPT]:
         each.unlink()
 
 
-def main(folder: str) -> None:
-    total, journal = Sum(), Journal(folder)
+def main(folder: str, name: str = "journal", steps: str = "0") -> None:
+    total, journal = Sum(), Journal(f"{folder}/{name}")
     joins, saves = "DLJOB_JOINS" in os.environ, "DLJOB_CHECKPOINT_DIR" in os.environ
     newest = None if joins else training.latest()
     if newest:
@@ -72,11 +74,13 @@ def main(folder: str) -> None:
     )
     journal.tell("began", os.getpid(), "at", total.step, start)
     training.live(total)
-    while True:
+    while total.step != int(steps) or not total.step:
         total.step += 1
         total.value += total.step
         place = f"{training.rank()} of {training.world_size()}"
         journal.tell(os.getpid(), place, "step", total.step, "sum", total.value)
+        if training.is_leader():
+            os.write(1, f"step {total.step}\n".encode())
         time.sleep(0.01)
         is_asked = training.boundary(total.step)
         if saves and training.is_leader() and (is_asked or total.step % SAVED_EVERY == 0):
@@ -84,4 +88,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[2])
+    main(*sys.argv[2:])

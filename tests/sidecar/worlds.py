@@ -184,6 +184,8 @@ class World:
             self.it_comes_to_its_end()
         elif self.waiting and not self.is_terminating:
             self.a_rank_runs(min(self.waiting))
+        elif self.may_become_capable:
+            self.all_become_capable()
         elif self.timer is not None and (
             phase is Phase.CHECKPOINTING or (phase is Phase.RUNNING and self.machine.is_trying)
         ):
@@ -282,6 +284,15 @@ class World:
         else:
             self.under_way = replace(self.under_way, is_taken_back=True)
 
+    @property
+    def may_become_capable(self) -> bool:
+        """Whether processes that have registered for live changes are not yet known to have."""
+        machine = self.machine
+        if not machine.limits.live_seconds or machine.run is None or self.is_terminating:
+            return False
+        is_whole = self.capable < len(self.running) == machine.run.processes
+        return machine.phase is Phase.RUNNING and is_whole
+
     def all_become_capable(self) -> None:
         self.capable = len(self.running)
         self.tell(Capable(self.machine.attempt, self.capable))
@@ -364,7 +375,7 @@ class World:
             yield partial(World.a_live_run_is_declared, keep=1, joins=0)
             yield partial(World.a_live_run_is_declared, keep=1, joins=1)
             is_running = machine.phase is Phase.RUNNING and not self.is_terminating
-            if is_running and self.capable < len(self.running) == run.processes:
+            if self.may_become_capable:
                 yield World.all_become_capable
             if is_running and machine.target == run and run.live_trial < 2:
                 yield World.a_live_trial_is_declared

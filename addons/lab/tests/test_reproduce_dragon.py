@@ -58,8 +58,8 @@ def test_alone_a_job_has_the_speed_of_its_profile():
 def test_jobs_share_the_link_between_two_nodes():
     network = Network(TESTBED, spread=True)
     jobs = [
-        (job_of("A"), make_placement(**{"node-0": (0, 1)})),
-        (job_of("A"), make_placement(**{"node-0": (2, 3)})),
+        (job_of("A"), make_placement(node0=(0, 1))),
+        (job_of("A"), make_placement(node0=(2, 3))),
     ]
     # Alone two remote workers move 244 MB each in 3.9 s; with two more on the link it takes twice that.
     local_s, moved_s = 2 * 64 / 59.1, 2 * 244.0 / 125.0

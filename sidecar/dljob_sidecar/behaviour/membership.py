@@ -62,7 +62,7 @@ def rebase(target: Target, since: int, run: Run) -> Target:
     """
     Return a target whose author did not know yet that the members of ``since`` have become those of ``run``.
 
-    In one container its GPUs show who stays. In several the others have to be told the same, so it is left as it is.
+    In one container its GPUs show which processes stay. In several the others need the same target, so it is left as it is.
     """
     live = target.live
     if not isinstance(target, Run) or live is None or live.since != since:

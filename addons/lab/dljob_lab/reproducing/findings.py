@@ -14,7 +14,7 @@ TOLERANCE = 0.1
 
 
 class Wanted(Enum):
-    """In which direction a figure of the paper counts for what it claims."""
+    """The direction in which a figure supports the claim of the paper."""
 
     MORE = "more"
     LESS = "less"

@@ -110,8 +110,8 @@ def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID
 
 
 def _describe_batch(batch_size: int | None, *, before: int) -> str:
-    """Return the new global batch size, if it differs."""
-    if batch_size is None or batch_size == before:
+    """Return the new global batch size, if it differs from a known one."""
+    if batch_size is None or before in (0, batch_size):
         return ""
     return f" with batches of {batch_size} instead of {before}"
 
