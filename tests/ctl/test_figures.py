@@ -39,6 +39,12 @@ TYPED = {
         "Kubeflow",
         "[SideCar](reproduction/sidecar.md)",
     ),
+    *("job handler, marginal utility (4.1 to 4.3)", "gangs never deadlock"),
+    "four mini-epochs of 20 to 40 s, with one and two workers and one and two servers",
+    # `dljob reproduce gang --traces` prints these from files without a licence, which are not shipped.
+    *("first epoch, 88 jobs", "default"),
+    # `benchmarks/coach.py` measures them on a machine.
+    "all pods (8 + 8 + 8)",
     # By programs of others, or by a second one that is not part of the project.
     "how much work a job is",
     # `dljob reproduce sidecar`, `dragon` and `afs` print these in a form of their own, or take minutes of all cores.
