@@ -167,7 +167,7 @@ LINES = {
         "dljob reproduce: Invalid value for 'NAME': 'everything' is not one of 'sidecar', 'gang',"
         " 'dragon', 'afs', 'ones', 'sia', 'shockwave', 'rubick', 'pollux', 'peers'."
     ),
-    "reproduce shockwave --all": "dljob reproduce: shockwave has one form only; leave --all out",
+    "reproduce shockwave --full": "dljob reproduce: shockwave has one form only; leave --full out",
     "reproduce peers --traces .": "dljob reproduce: --traces is for afs; peers has its own",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }

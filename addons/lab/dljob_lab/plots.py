@@ -195,7 +195,7 @@ def draw_jct(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     for index, (label, each) in enumerate(times.items()):
         if len(each):
             x, y = distribute(np.maximum(each, 1.0) if logarithmic else each)
-            axes.step(x / unit.seconds, y, where="post", label=label, **_line(index))
+            axes.step(x / unit.seconds, y, where="post", label=label, **style_line(index))
     if logarithmic:
         use_times(axes, min(float(each[0]) for each in some), longest=longest)
         axes.set_xlabel("job completion time")
@@ -216,7 +216,7 @@ def draw_jobs(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
     for axes, name in zip(panels, ("pending", "running"), strict=True):
         for index, run in enumerate(runs):
             levels = clock.read(run.record, getattr(run.record.series, name))
-            draw_level(axes, levels, label=run.label, **_line(index))
+            draw_level(axes, levels, label=run.label, **style_line(index))
         axes.set_ylabel(f"{name} jobs")
         count_upwards(axes)
         clock.label(axes)
@@ -240,7 +240,7 @@ def draw_changes(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
         for index, run in enumerate(runs):
             at = [entry.time for entry in run.record.log if entry.what in kinds]
             levels = clock.read(run.record, range(1, len(at) + 1), at=at)
-            draw_level(axes, levels, label=run.label, **_line(index))
+            draw_level(axes, levels, label=run.label, **style_line(index))
         axes.set_title(name)
         count_upwards(axes)
         clock.label(axes)
@@ -305,7 +305,8 @@ def make_panels(
     return figure, list(panels.flat)
 
 
-def _line(index: int) -> dict[str, Any]:
+def style_line(index: int) -> dict[str, Any]:
+    """The colour and dashes of the policy with this number."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[(index + index // len(COLOURS)) % len(DASHES)],

@@ -25,7 +25,7 @@ SEARCHING = frozenset({"sia", "ones"})
 """
 Policies that search for minutes where others take seconds.
 
-A reproduction leaves them out where it says so, unless all of it is asked for (``--all``).
+A reproduction leaves them out where it says so, unless all of it is asked for (``--full``).
 """
 
 
