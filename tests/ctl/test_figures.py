@@ -30,6 +30,12 @@ def test_so_are_those_that_take_minutes():
     check_figures(limit_s=10_000.0)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(20_000)
+def test_so_are_those_that_take_an_hour():
+    check_figures("--long", limit_s=19_000.0)
+
+
 TYPED = {
     # Statements and assumptions of the papers, and the claims with our figures of the pages: no new figures.
     *(
@@ -71,6 +77,7 @@ class Script:
         self._patch(module, "PAGES", [page])
 
     def prints(self, text):
+        self._patch(self._module, "ANSWERS", {})
         self._patch(self._module, "run", lambda command, folder: text)
 
     def __call__(self, *options):
@@ -137,3 +144,11 @@ def test_a_record_may_have_several_cells(script):
     assert script() == 0
     table = "| policy | makespan | used |\n|---|---|---|\n| `fifo` | 5,400 s | 0.667 |\n"
     assert table in script.page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("pace", "options"), [("slow", ["--quick"]), ("long", [])])
+def test_a_table_of_a_slower_command_is_left_alone(script, pace, options):
+    script.prints(json.dumps(RECORDS))
+    script.page.write_text(TABLE.replace("<!-- table", f"<!-- table: {pace}"), encoding="utf-8")
+    assert script("--check", *options) == 0
+    assert script("--check", "--long") == 1
