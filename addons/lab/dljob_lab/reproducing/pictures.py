@@ -23,7 +23,13 @@ from dljob_lab.plots import (
     style_line,
     styled,
 )
-from dljob_lab.reproducing.afs.evaluation import HEAVY, VARIANTS, find_traces
+from dljob_lab.reproducing.afs.evaluation import (
+    HEAVY,
+    LOADED_WINDOW,
+    LOADS,
+    VARIANTS,
+    find_traces,
+)
 from dljob_lab.reproducing.afs.plays import Task, replay
 from dljob_lab.reproducing.pooling import play_all
 from dljob_lab.reproducing.sidecar.runs import BASELINES, OURS, find_pending, play
@@ -54,13 +60,21 @@ def draw_sidecar() -> Pictures:
 
 
 def draw_afs() -> Pictures:
-    """Draw Figures 7 and 10 for traces 9 (moderate contention) and 3 (heavy), each whole."""
+    """
+    Draw Figures 7 and 10 for traces 9 (moderate contention) and 3 (heavy).
+
+    Of trace 3 a window is drawn at the load at which its queue is full here.
+    """
     folder = find_folder()
     paths = dict(find_traces([folder / "afs", folder / "peers"]))
     variants = {variant.name: variant for variant in VARIANTS}
+    own: tuple[tuple[str, int | None, float | None], ...] = (
+        ("2869ce", None, None),
+        (HEAVY, LOADED_WINDOW, LOADS[1]),
+    )
     tasks = [
-        Task(cluster, paths[cluster], variants[name], seed=0)
-        for cluster in ("2869ce", HEAVY)
+        Task(cluster, paths[cluster], variants[name], 0, window, load)
+        for cluster, window, load in own
         for name in UNKNOWN_LENGTHS
     ]
     outcomes = play_all(replay, tasks)
