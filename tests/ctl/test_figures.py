@@ -48,7 +48,7 @@ TYPED = {
     "how much work a job is",
     # Measured on machines that are named there, whose figures no other machine prints.
     "SideCar: reshape down, reshape up",
-    # `dljob reproduce dragon` prints these in a form of its own, or takes minutes of all cores.
+    # `dljob reproduce gang` prints these in a form of its own.
     "room for all",
 }
 """The first cells of those tables of the reproductions that no comment makes; none is added without a reason."""
