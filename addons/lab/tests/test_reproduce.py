@@ -1,19 +1,27 @@
 """``dljob reproduce``: rows for programs, a table for people."""
 
 import filecmp
+from math import nan
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from dljob.sim import policies
 from dljob.sim.inputs.shipped import find_folder
 from dljob_lab import reproducing
-from dljob_lab.reproducing import peers
-from dljob_lab.reproducing.findings import Reproduction, Row
+from dljob_lab.plots import Run, draw_jobs
+from dljob_lab.reproducing import peers, pictures
+from dljob_lab.reproducing.findings import Reproduction, Row, Verdict, Wanted
 from dljob_lab.verbs.reproduce import show_rows
 from tests.ctl.running import TRACES
+from tests.sim.worlds import make_traced, play
 
-ROWS = (Row("a/b", "time", "s", 100.0, 97.5), Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1))
+ROWS = (
+    Row("a/b", "time", "s", 100.0, 97.5),
+    Row("c", "makespan reduction", "%", 45.0, 44.2, 3.1, Wanted.MORE, in_sample=True),
+    Row("d", "time", "s", 7.0, nan, wanted=Wanted.LESS, is_tried=False),
+)
 
 
 @pytest.fixture
@@ -29,7 +37,7 @@ def small(monkeypatch):
 def test_json_rows_have_the_fields_that_programs_rely_on(dljob, small):
     result = dljob("reproduce", "peers", "-o", "json")
     assert result.status == 0
-    first, second = result.data
+    first, second, third = result.data
     assert first == {
         "item": "a/b",
         "quantity": "time",
@@ -37,15 +45,63 @@ def test_json_rows_have_the_fields_that_programs_rely_on(dljob, small):
         "paper": 100.0,
         "ours": 97.5,
         "spread": 0.0,
+        "verdict": None,
+        "sample": "out of sample",
     }
-    assert second["spread"] == 3.1
+    assert (second["verdict"], second["sample"]) == ("equal within a tenth", "in-sample")
+    assert (third["ours"], third["verdict"]) == (None, "not tried")
     assert result.stderr == "Mind this.\n"
 
 
 def test_table_has_published_and_own_figures():
-    *_, first, second, _ = show_rows(ROWS, "table").splitlines()
+    *_, first, second, third, _ = show_rows(ROWS, "table").splitlines()
     assert first.split() == ["a/b", "time", "s", "100", "97.5", "0.975"]
-    assert second.split() == ["c", "makespan", "reduction", "%", "45", "44.2", "3.1", "0.982"]
+    assert second.split() == [
+        "c",
+        "makespan",
+        "reduction",
+        "%",
+        "45",
+        "44.2",
+        "3.1",
+        "0.982",
+        *["equal", "within", "a", "tenth", "(fitted)"],
+    ]
+    assert third.split() == ["d", "time", "s", "7", "not", "tried"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "unit", "paper", "ours", "verdict"),
+    [
+        (Wanted.MORE, "x", 2.0, 2.3, Verdict.BETTER),
+        (Wanted.MORE, "x", 2.0, 1.7, Verdict.WORSE),
+        (Wanted.MORE, "x", 2.0, 0.9, Verdict.NOT_REPRODUCED),
+        (Wanted.MORE, "%", 40.0, -2.0, Verdict.NOT_REPRODUCED),
+        (Wanted.LESS, "x", 2.0, 1.3, Verdict.BETTER),
+        (Wanted.LESS, "%", 8.9, 12.0, Verdict.WORSE),
+        (Wanted.SAME, "s", 100.0, 109.0, Verdict.EQUAL),
+        (Wanted.SAME, "s", 100.0, 130.0, Verdict.NOT_REPRODUCED),
+        (Wanted.MORE, "x", 2.0, nan, Verdict.NOT_REPRODUCED),
+        (None, "s", 100.0, 130.0, None),
+    ],
+)
+def test_verdict_says_how_ours_stands_to_the_claim(wanted, unit, paper, ours, verdict):
+    assert Row("a", "b", unit, paper, ours, wanted=wanted).verdict is verdict
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """One picture, in the place of those that take a while."""
+    run = Run("fifo", play((make_traced("a"),), policies.make("fifo")))
+    drawing = {"sidecar": lambda: {"sidecar-7": draw_jobs([run])}}
+    monkeypatch.setattr(pictures, "PICTURES", drawing)
+
+
+def test_figures_of_a_paper_are_drawn_into_a_folder(dljob, drawn, tmp_path):
+    assert dljob("reproduce", "sidecar", "--plot", tmp_path).status == 0
+    assert (tmp_path / "sidecar-7.svg").read_bytes().startswith(b"<?xml")
+    refused = dljob("reproduce", "ones", "--plot", tmp_path)
+    assert (refused.status, "ones has no pictures" in refused.stderr) == (2, True)
 
 
 # Whole traces; what is replayed of them at every change is in tests/sim/test_peers.py.

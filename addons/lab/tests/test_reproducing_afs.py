@@ -1,58 +1,144 @@
-"""``dljob reproduce afs``: the traces that it plays, and the figures of the paper."""
+"""``dljob reproduce afs``: its traces and models, and the figures of the paper."""
+
+from collections import Counter
+from math import isnan
 
 import pytest
 
 from dljob.sim import policies
 from dljob.sim.errors import BadInput
 from dljob.sim.inputs.shipped import find_folder
-from dljob_lab.reproducing import afs
+from dljob_lab.reproducing.afs import evaluation as afs
+from dljob_lab.reproducing.afs.plays import Figures, Task, Variant, play
+from dljob_lab.reproducing.afs.workload import CLUSTERS, MODELS, draw_model, make_workload
+from dljob_lab.reproducing.findings import Verdict
 
-TIMES = {
-    "2869ce": {"srtf": 20.0, "srsf": 30.0, "max-min": 12.0, "afs-l": 10.0, "tiresias": 40.0},
-    "b436b2": {"srtf": 15.0, "afs-l": 10.0, "afs-p": 16.0, "tiresias": 40.0},
+FOLDERS = [find_folder() / "afs", find_folder() / "peers"]
+IDLE = find_folder() / "peers" / "philly_e13805.csv.gz"
+
+
+def taking(*seconds):
+    return [Figures(frozenset("ab"), each, 2 * each, 1.0, 0.5, 0.1) for each in seconds]
+
+
+PLAYED = {
+    "2869ce": {
+        "srtf": taking(20.0, 22.0),
+        "srsf": taking(30.0, 30.0),
+        "max-min": taking(12.0, 12.0),
+        "afs-l": taking(10.0, 10.0),
+        "tiresias": taking(40.0, 44.0),
+    },
+    "b436b2": {
+        "srtf": taking(15.0, 15.0),
+        "srsf": taking(15.0, 15.0),
+        "max-min": taking(99.0, 99.0),
+        "afs-l": taking(10.0, 10.0),
+        "afs-p": taking(16.0, 16.0),
+        "tiresias": taking(40.0, 40.0),
+    },
+    "b436b2 at load 2.4": {"max-min": taking(200.0, 220.0), "afs-l": taking(10.0, 10.0)},
 }
+ROWS = {(row.item, row.quantity): row for row in afs.make_rows(PLAYED)}
 
 
 def test_range_has_least_and_greatest_of_traces():
-    rows = {(row.item, row.quantity): row for row in afs.iter_claims(TIMES)}
-    least = rows["srtf / afs-l", "least avg jct ratio"]
-    assert (least.paper, least.ours) == (1.2, 1.5)
-    assert rows["srtf / afs-l", "greatest avg jct ratio"].ours == 2.0
-    assert rows["tiresias / afs-p", "least avg jct ratio"].ours == 2.5
+    least = ROWS["all traces/srtf over afs-l", "least avg jct ratio"]
+    assert (least.paper, least.ours, least.spread) == (1.2, 1.5, 0.0)
+    greatest = ROWS["all traces/srtf over afs-l", "greatest avg jct ratio"]
+    assert (greatest.ours, greatest.spread) == (pytest.approx(2.1), pytest.approx(0.1414, abs=1e-4))
+    assert ROWS["all traces/tiresias over afs-p", "least avg jct ratio"].ours == 2.5
+
+
+def test_max_min_is_counted_where_it_is_ahead_of_both():
+    row = ROWS["all traces/max-min ahead of srtf and srsf", "traces"]
+    assert (row.paper, row.ours) == (5, 1)
+
+
+def test_a_full_queue_is_set_beside_the_same_claim():
+    as_it_comes = ROWS["b436b2/max-min over afs-l", "avg jct ratio"]
+    loaded = ROWS["b436b2 at load 2.4/max-min over afs-l", "avg jct ratio"]
+    assert as_it_comes.paper == loaded.paper == pytest.approx(26.3, abs=0.05)
+    assert (as_it_comes.verdict, loaded.verdict) == (Verdict.WORSE, Verdict.WORSE)
+    assert loaded.ours == pytest.approx(21.0)
+
+
+def test_what_was_not_tried_is_listed():
+    missing = [row for row in ROWS.values() if isnan(row.ours)]
+    assert [row.paper for row in missing] == [2.12, 2.82, 1.19, 1.30]
+    assert {row.verdict for row in missing} == {Verdict.NOT_TRIED}
 
 
 def test_every_trace_is_shipped():
-    folder = find_folder()
-    found = dict(afs._find_traces([folder / "peers", folder / "afs"]))
-    assert tuple(found) == afs.CLUSTERS
+    assert tuple(dict(afs.find_traces(FOLDERS))) == tuple(CLUSTERS)
+    assert sum(CLUSTERS.values()) == 109_861
 
 
 def test_named_policies_can_be_made():
-    names = (*afs.KNOWN_LENGTHS, *afs.UNKNOWN_LENGTHS)
-    later = {name for name in names if name.partition(":")[0] not in policies.NAMES}
-    assert later <= {"themis"}
-    for name in names:
-        if name not in later:
-            policies.read(name)
+    names = {variant.name for variant in afs.VARIANTS}
+    assert {name for pair in afs.PAIRS for name in pair} <= names
+    assert {name for claim in afs.CLAIMS for name in (claim.slower, claim.faster)} <= names
+    for variant in afs.VARIANTS:
+        policies.read(variant.policy)
+
+
+def test_models_scale_as_far_as_table_4_says():
+    assert [model.most for model in MODELS] == [8, 20, 52, 28, 20, 28, 4, 20, 44]
+    workload = make_workload(IDLE, "e13805", seed=0)
+    most = {f"{model.name}@1": model.useful for model in MODELS}
+    for traced in workload.jobs:
+        assert traced.job.gpus.options[-1] <= max(
+            most.get(traced.job.type.model, 64), traced.job.gpus.requested
+        )
+        assert {n for n in traced.job.gpus.options if n > 2 and n % 4} == set()
+        assert "T4" not in {shape.gpu_type for shape in workload.truths[traced.job.type].speeds}
+
+
+def test_a_job_gets_a_model_that_scales_to_its_request():
+    drawn = Counter(draw_model(28, f"0/x/{number}").name for number in range(200))
+    assert set(drawn) == {"Inception-v4", "ResNet-50", "Video Prediction", "Transformer"}
+    assert min(drawn.values()) > 25
+    assert draw_model(64, "0/x/1").name == "Inception-v4"
+
+
+def test_lots_differ_by_seed_and_by_trace():
+    def kinds(cluster, seed):
+        return [each.job.type for each in make_workload(IDLE, cluster, seed=seed).jobs]
+
+    assert kinds("e13805", 0) == kinds("e13805", 0)
+    assert kinds("e13805", 0) != kinds("e13805", 1)
+    assert kinds("e13805", 0) != kinds("2869ce", 0)
+
+
+def test_a_greedy_job_requests_the_most_and_has_the_same_work():
+    usual, greedy = (
+        make_workload(IDLE, "e13805", seed=0, is_greedy=each).jobs for each in (False, True)
+    )
+    assert [job.iterations for job in usual] == [job.iterations for job in greedy]
+    for before, after in zip(usual, greedy, strict=True):
+        assert after.job.gpus.requested == max(after.job.gpus.options)
+        assert before.job.gpus.requested <= after.job.gpus.requested
 
 
 def test_traces_come_from_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(afs, "KNOWN_LENGTHS", ("srtf", "afs-l"))
-    monkeypatch.setattr(afs, "UNKNOWN_LENGTHS", ())
+    chosen = [each for each in afs.VARIANTS if each.name in ("srtf", "afs-l")]
+    monkeypatch.setattr(afs, "VARIANTS", chosen)
     with pytest.raises(BadInput, match=r"no trace of a Philly cluster is in it; name them"):
         afs.reproduce_from(None, [tmp_path])
-    rows = [f"{i},{60 * i},{600 + 100 * (i % 7)},{1 + i % 4}" for i in range(40)]
+    rows = [f"{i},{60 * i},{600 + 100 * (i % 7)},{1 << i % 3}" for i in range(40)]
     text = "\n".join(["job_id,submit_time_s,duration_s,num_gpus", *rows, ""])
     (tmp_path / "philly_2869ce.csv").write_text(text)
     seen = []
     result = afs.reproduce_from(lambda *progress: seen.append(progress), [tmp_path])
-    assert seen == [("afs", 0, 1)]
-    assert {row.item for row in result.rows} == {"srtf / afs-l", "philly_2869ce/srtf / afs-l"}
+    assert seen == [("afs", 1, 2), ("afs", 2, 2)]
+    assert "2869ce/srtf over afs-l" in {row.item for row in result.rows}
+    assert result.notes[0] == "40 of the 109,861 jobs of the paper's Table 3 are played"
 
 
 @pytest.mark.slow
 def test_afs_is_faster_on_an_idle_cluster():
-    path = find_folder() / "peers" / "philly_e13805.csv.gz"
-    times = afs.play(path, ("srtf", "tiresias", "afs-l", "afs-p"))
-    assert 1.2 <= times["srtf"] / times["afs-l"] <= 2.7
-    assert 1.9 <= times["tiresias"] / times["afs-p"] <= 3.1
+    def mean(policy):
+        return play(Task("e13805", IDLE, Variant(policy, policy), seed=0)).avg_jct_s
+
+    assert mean("srtf") > 1.2 * mean("afs-l")
+    assert mean("tiresias") > 1.2 * mean("afs-p")

@@ -22,5 +22,5 @@ def test_a_job_waits_until_its_gang_is_complete():
 
 def test_all_stays_in_the_queue_count():
     job = make_traced("job", options=(1,))
-    script = Scripted({0: {"job": None}, 100: {"job": 1}, 200: {"job": None}, 350: {"job": 1}})
+    script = Scripted({0: {}, 100: {"job": 1}, 200: {"job": None}, 350: {"job": 1}})
     assert waits_of(play((job,), script, costs=FREE)) == {"job": 250.0}

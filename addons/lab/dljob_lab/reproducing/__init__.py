@@ -12,7 +12,6 @@ from pathlib import Path
 
 from dljob.sim.simulating import Watch
 from dljob_lab.reproducing import (
-    afs,
     dragon,
     gang,
     ones,
@@ -21,6 +20,7 @@ from dljob_lab.reproducing import (
     rubick,
     shockwave,
 )
+from dljob_lab.reproducing.afs import evaluation as afs
 from dljob_lab.reproducing.findings import Reproduction
 from dljob_lab.reproducing.sidecar import evaluation as sidecar
 
@@ -39,6 +39,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Watch | None], Reproduction]] = {
 """By the name that users type."""
 
 WHOLE: Mapping[str, Callable[[Watch | None], Reproduction]] = {
+    "afs": partial(afs.reproduce, is_whole=True),
     "sia": partial(pollux.reproduce, world="sia", is_whole=True),
     "rubick": partial(rubick.reproduce, is_whole=True),
     "pollux": partial(pollux.reproduce, is_whole=True),

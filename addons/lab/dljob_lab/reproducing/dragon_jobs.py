@@ -122,8 +122,11 @@ class Assumptions:
     """Parameters come while gradients go, on a link that carries both ways at once: counted once."""
     spreads_servers: bool = True
     """True if the default scheduler puts parameter servers on other nodes than the workers."""
-    shares_network: bool = True
-    """True if the jobs of a node share its link; false if each has the network to itself."""
+    shares_network: bool = False
+    """
+    True if all jobs share the links of the nodes. That is the most that they can slow each other down, because every
+    remote worker then counts as if it always moved parameters; without it each job has the network to itself.
+    """
 
 
 USUAL = Assumptions()

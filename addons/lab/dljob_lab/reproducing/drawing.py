@@ -1,4 +1,4 @@
-"""Kinds of pictures that only reproductions need: curves side by side, and distributions."""
+"""The figures of ONES and DRAGON, drawn of our own runs: distributions of times, and curves over loads."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,40 @@ from matplotlib.figure import Figure
 
 from dljob.sim.results.looks import PAGE, Look
 from dljob_lab.axes import Numbers, distribute, use_times
-from dljob_lab.plots import add_legend, make_panels, style_line, styled
+from dljob_lab.plots import Run, add_legend, draw_gpus, make_panels, style_line, styled
+from dljob_lab.reproducing import dragon, ones
+
+
+def draw_ones() -> Mapping[str, Figure]:
+    """Draw Figure 15."""
+    played = ones.play_policies()
+    parts = ("completion", "execution", "queuing")
+    times = {
+        f"{part} time": {name: getattr(each, part) for name, each in played.items()}
+        for part in parts
+    }
+    return {"ones-15": draw_distributions(times)}
+
+
+def draw_dragon() -> Mapping[str, Figure]:
+    """Draw Figure 8, and Figures 9 and 10 side by side."""
+    records = {name: outcome.record for name, outcome in dragon.play_testbed().items()}
+    runs = [Run(name, record) for name, record in records.items() if record is not None]
+    simulated = dragon.play_intensities()
+    panels = {
+        f"DRAGON below {baseline}": {
+            f"{part} time": [
+                dragon.reduce_elapsed(found, "dragon", baseline=baseline, part=field)
+                for found in simulated.values()
+            ]
+            for part, field in dragon.PARTS.items()
+        }
+        for baseline in dragon.FIGURES
+    }
+    curves = draw_curves(
+        panels, list(simulated), across="workload intensity", up="time reduction (%)"
+    )
+    return {"dragon-8": draw_gpus(runs), "dragon-9-10": curves}
 
 
 @styled

@@ -46,32 +46,34 @@ class Row:
     paper: float
     """0 where it gives no figure."""
     ours: float
-    """Not a number where it was not tried."""
+    """Not a number where it never happened, or was not tried."""
     spread: float = 0.0
     """The standard deviation of ours where it is the mean of several runs, else 0."""
     wanted: Wanted | None = None
     """Set where the paper claims something by its figure."""
     in_sample: bool = False
     """True if something was fitted to the very figure of the paper."""
+    is_tried: bool = True
 
     @property
     def verdict(self) -> Verdict | None:
         """How ours stands to the paper's; ``None`` where it claims nothing."""
         if self.wanted is None:
             return None
-        if math.isnan(self.ours):
+        if not self.is_tried:
             return Verdict.NOT_TRIED
         if abs(self.ours - self.paper) <= TOLERANCE * abs(self.paper):
             return Verdict.EQUAL
         is_more, none = self.wanted is Wanted.MORE, NO_EFFECT.get(self.unit, 0.0)
-        if self.wanted is Wanted.SAME or (is_more and self.ours <= none):
+        is_against = is_more and self.ours <= none
+        if self.wanted is Wanted.SAME or is_against or math.isnan(self.ours):
             return Verdict.NOT_REPRODUCED
         return Verdict.BETTER if (self.ours > self.paper) is is_more else Verdict.WORSE
 
     def to_record(self) -> dict[str, Any]:
         """Return the row for programs."""
         record = asdict(self)
-        del record["wanted"], record["in_sample"]
+        del record["wanted"], record["in_sample"], record["is_tried"]
         ours = None if math.isnan(self.ours) else self.ours
         sample = "in-sample" if self.in_sample else "out of sample"
         return record | {"ours": ours, "verdict": self.verdict, "sample": sample}

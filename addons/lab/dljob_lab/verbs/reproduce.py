@@ -100,10 +100,10 @@ def show_rows(rows: Sequence[Row], form: str) -> str:
 
 def _list_cells(row: Row) -> tuple[str, ...]:
     spread = _round(row.spread) if row.spread else ""
-    is_tried = not math.isnan(row.ours)
-    ratio = f"{row.ours / row.paper:.3f}" if row.paper and is_tried else ""
+    has_ours = not math.isnan(row.ours)
+    ratio = f"{row.ours / row.paper:.3f}" if row.paper and has_ours else ""
     paper = _round(row.paper) if row.paper else ""
-    ours = _round(row.ours) if is_tried else ""
+    ours = _round(row.ours) if has_ours else ""
     verdict = f"{row.verdict or ''}{' (fitted)' if row.in_sample else ''}"
     return (row.item, row.quantity, row.unit, paper, ours, spread, ratio, verdict)
 

@@ -145,6 +145,26 @@ def make_profile(
     return Profile(kind.type, speeds)
 
 
+class Sources(NamedTuple):
+    """The measurements that speak for a type, and what they are multiplied by."""
+
+    curve: str
+    """Of ElasticFlow, with its batch size."""
+    one_gpu: str
+    """Of Gavel, likewise."""
+    adds: float
+
+
+def find_sources(kind: Kind) -> Sources:
+    """Name what a type of job is concluded from."""
+    data = kind.dataset
+    return Sources(
+        f"{kind.nearest} {_nearest_batch(kind.nearest, kind.batch_size)}",
+        f"{data.gavel} {_nearest_batch(data.gavel, kind.batch_size)}",
+        kind.adds,
+    )
+
+
 def _find_terms(kind: Kind, gpu_type: str, *, rule: Rule) -> IterationTime:
     """The three terms of the time of an iteration."""
     data, batch = kind.dataset, kind.batch_size

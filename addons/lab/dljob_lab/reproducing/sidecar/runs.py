@@ -9,12 +9,7 @@ Seeds are independent of each other, so they are shared among the processors; re
 order of the seeds, so their number changes nothing.
 """
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
@@ -32,6 +27,7 @@ from dljob.sim.results.scoring import score
 from dljob.sim.simulating import Watch
 from dljob_lab.policies.elastic.optimus import Optimus
 from dljob_lab.policies.rigid.kube_default import KubeDefault
+from dljob_lab.reproducing.pooling import play_all
 from dljob_lab.reproducing.sidecar.constants import FROZEN
 from dljob_lab.reproducing.sidecar.workloads import (
     USUAL,
@@ -108,7 +104,7 @@ def sum_up(record: Record) -> Outcome:
         reshape_share=figures.reshape_share,
         adding=_count(record, Happening.ADDING),
         removing=_count(record, Happening.REMOVING),
-        pending=tuple(_find_pending(record)),
+        pending=tuple(find_pending(record)),
         predictions=tuple(pair for job in record.jobs for pair in job.predictions),
     )
 
@@ -117,8 +113,8 @@ def _count(record: Record, what: Happening) -> int:
     return sum(entry.what is what for entry in record.log)
 
 
-def _find_pending(record: Record) -> Iterable[int]:
-    """After each submission and what was decided upon it."""
+def find_pending(record: Record) -> Iterator[int]:
+    """How many jobs are pending after each submission and what was decided upon it."""
     levels = dict(zip(record.series.time, record.series.pending, strict=True))
     return (round(levels[job.submitted_at]) for job in record.jobs)
 
@@ -146,34 +142,11 @@ def play_seeds(
     tasks = [(plan, seed) for plan in plans for seed in range(seeds)]
     found: dict[str, list[Outcomes]] = {plan.name: [] for plan in plans}
     run = partial(play_seed, assumptions=assumptions, costs=costs)
-    with _start_processes(len(tasks)) as pool:
-        for (plan, seed), outcomes in zip(tasks, pool.map(run, tasks), strict=True):
-            found[plan.name].append(outcomes)
-            if watch is not None:
-                watch(plan.name, plan.jobs * (seed + 1), plan.jobs * seeds)
+    for (plan, seed), outcomes in zip(tasks, play_all(run, tasks), strict=True):
+        found[plan.name].append(outcomes)
+        if watch is not None:
+            watch(plan.name, plan.jobs * (seed + 1), plan.jobs * seeds)
     return {name: tuple(each) for name, each in found.items()}
-
-
-@contextmanager
-def _start_processes(tasks: int) -> Iterator[ProcessPoolExecutor]:
-    """As many as are of use, and none any longer when this ends, however it ends."""
-    pool = ProcessPoolExecutor(
-        min(tasks, os.cpu_count() or 1),
-        # Fresh interpreters, because a fork would copy the thread that draws the progress bar.
-        multiprocessing.get_context("spawn"),
-        initializer=_leave_interrupts_to_parent,
-    )
-    try:
-        yield pool
-    finally:
-        # It waits for the seeds that are being played, and drops those that have not begun.
-        pool.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts_to_parent() -> None:
-    # Ctrl-C reaches each process of the terminal's group. The parent ends
-    # the pool; a worker that dies by itself would break it with a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Spread(NamedTuple):

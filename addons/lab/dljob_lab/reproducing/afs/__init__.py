@@ -1,0 +1,1 @@
+"""The evaluation of AFS: its workload, its plays, and the paper's figures beside ours."""
