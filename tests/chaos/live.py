@@ -22,7 +22,7 @@ from typing import Any
 
 from dljob_wire.messages import Phase, Run, State
 from tests.chaos.processes import kill
-from tests.sidecar.drivers import HERE, read_children, read_proc, wait_until
+from tests.sidecar.drivers import HERE, is_alive, read_children, read_proc, wait_until
 from tests.sidecar.live_boards import HEADER, SIZE, SLOT, SLOTS, Slot
 from tests.sidecar.sidecars import SideCar
 from tests.sidecar.targets import live_run, run
@@ -194,7 +194,10 @@ class Job:
             VICTIMS[2]: [pid for slot, pid in self._find_pids().items() if slot not in known],
         }
         found = victim if kinds[victim] else VICTIMS[0]
-        kill(self._chance.choice(kinds[found]))
+        pid = self._chance.choice(kinds[found])
+        kill(pid)
+        # On a busy machine it may still be there for a while, and the change be over meanwhile.
+        wait_until(lambda: not is_alive(pid), what="the end of the victim")
         return found
 
     def _settle(self, keep: list[int]) -> str:

@@ -147,6 +147,8 @@ def serve() -> None:
         answer: int | None
         if "journal" in request:
             answer = fork(request["journal"], request["variables"])
+            # The number may be that of an earlier one.
+            ended.pop(answer, None)
         else:
             pid = request["poll"]
             if pid not in ended and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
