@@ -11,6 +11,9 @@ from tests.policy_stories import KIND, SPEEDS, STORIES, Json, write_speeds
 
 pytestmark = pytest.mark.processes
 
+GATE = ("afs-p", "ones")
+"""The stories of the gate. The others are told in a deep part, because each takes seconds of waiting."""
+
 
 class Machine:
     """One machine, as the stories see it."""
@@ -52,8 +55,10 @@ class Machine:
         return found[0]
 
 
-@pytest.mark.story
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.story] if name in GATE else ()) for name in STORIES],
+)
 def test_policy_makes_its_own_move(root, name):
     policy, tell = STORIES[name]
     with going(root / "state", "--virtual-gpus", 4, "--policy", policy) as up:
