@@ -340,6 +340,18 @@ def test_lost_node_of_a_member_is_no_reason_to_go_on():
     assert status.placement is None or status.placement.gpus == 2
 
 
+def test_unsaved_live_job_may_grow_onto_other_nodes():
+    bound = {"bound_to": (NodeName("n0"),)}
+    for known, nodes in (
+        ({"live": Trust.CONFIRMED, **UNSAVED}, ()),
+        (UNSAVED, (NodeName("n0"),)),
+        ({"live": Trust.CONFIRMED}, (NodeName("n0"),)),
+    ):
+        scene = make_scene(training(**known, **bound))
+        [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
+        assert state.bound_to == nodes
+
+
 def test_work_that_nothing_saves_is_kept_during_a_live_change():
     scene = make_scene(changing({"n0": (0, 1, 2)}, state=under_way(LARGER), **UNSAVED))
     [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
