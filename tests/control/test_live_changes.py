@@ -341,13 +341,13 @@ def test_lost_node_of_a_member_is_no_reason_to_go_on():
 
 
 def test_unsaved_live_job_may_grow_onto_other_nodes():
-    bound = {"bound_to": (NodeName("n0"),)}
+    here = (NodeName("n0"),)
     for known, nodes in (
         ({"live": Trust.CONFIRMED, **UNSAVED}, ()),
-        (UNSAVED, (NodeName("n0"),)),
-        ({"live": Trust.CONFIRMED}, (NodeName("n0"),)),
+        (UNSAVED, here),
+        ({"live": Trust.CONFIRMED}, here),
     ):
-        scene = make_scene(training(**known, **bound))
+        scene = make_scene(training(None, bound_to=here, **known))
         [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
         assert state.bound_to == nodes
 

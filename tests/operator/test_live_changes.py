@@ -125,7 +125,9 @@ def die_in_a_change(stage: Stage, name: str, chance: random.Random) -> str:
     assert ends <= (kill is not kill_operator), stage.status(name)
     stage.api.delete(stage.path(name))
     stage.wait(lambda: stage.is_gone(name) and not pods_of(stage, name))
-    return f"{kill.__name__}: {'restarted' if ends else 'live'}"
+    outcome = f"{kill.__name__}: {'restarted' if ends else 'live'}"
+    log.info("%s: %s", name, outcome)
+    return outcome
 
 
 @pytest.mark.slow
