@@ -54,7 +54,7 @@ def is_in_name_only(run: Run, target: Target) -> bool:
         return False
     own = run.batch_size, run.learning_rate_factor
     is_same = own == (target.batch_size, target.learning_rate_factor)
-    # Those of other containers as well.
+    # The members in other containers keep their ranks as well.
     return is_same and target.live.members == tuple(range(run.world_size))
 
 
@@ -62,7 +62,8 @@ def rebase(target: Target, since: int, run: Run) -> Target:
     """
     Return a target whose author did not know yet that the members of ``since`` have become those of ``run``.
 
-    In one container its GPUs show who stays. In several the others have to be told the same, so it is left as it is.
+    In one container its GPUs show which processes stay. In several each SideCar needs the same members, so the target
+    stays as it is.
     """
     live = target.live
     if not isinstance(target, Run) or live is None or live.since != since:
