@@ -399,6 +399,22 @@ def test_change_that_fell_back_is_the_last_for_now():
     assert news == ["NotLive", "Running"]
 
 
+def test_change_that_fell_back_is_tried_again_in_the_start_that_followed():
+    left = LiveState(capable=1, change=LiveChange(6, message="rank 3 was killed"))
+    states = {f"n{at}": able(run(5, 0, peers=2, at=at)) for at in range(2)}
+    leaves = changing({"n0": (0,)}, state=states["n0"], n1=replace(states["n1"], live=left))
+    status, _ = judged(leaves)
+    assert (status.live, status.live_failed_in) == (Trust.FAILED, 7)
+    known = {"live": status.live, "live_failed_in": StartNumber(7), "live_failures": 1}
+    back = LiveState(capable=1, change=LiveChange(7, message="rank 3 was killed"))
+    again = replace(able(run(7, 0)), live=back)
+    rest = {"holds": {"n0": (0,)}, "running": StartNumber(7), "generation": 3, "live_tried": 1}
+    assert sent(training(again, **rest, **known))[A0].live_trial == 2
+    tried = replace(back, trial=LiveTrial(2, True, 0.01))
+    status, news = judged(training(replace(again, live=tried), **rest, **known))
+    assert (status.live, news) == (Trust.CONFIRMED, ["Live"])
+
+
 def test_policies_see_that_a_job_changes_live():
     scene = make_scene(training(live=Trust.CONFIRMED), now=NOW)
     [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
