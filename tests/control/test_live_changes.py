@@ -340,6 +340,18 @@ def test_lost_node_of_a_member_is_no_reason_to_go_on():
     assert status.placement is None or status.placement.gpus == 2
 
 
+def test_unsaved_live_job_may_grow_onto_other_nodes():
+    here = (NodeName("n0"),)
+    for known, nodes in (
+        ({"live": Trust.CONFIRMED, **UNSAVED}, ()),
+        (UNSAVED, here),
+        ({"live": Trust.CONFIRMED}, here),
+    ):
+        scene = make_scene(training(None, bound_to=here, **known))
+        [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
+        assert state.bound_to == nodes
+
+
 def test_work_that_nothing_saves_is_kept_during_a_live_change():
     scene = make_scene(changing({"n0": (0, 1, 2)}, state=under_way(LARGER), **UNSAVED))
     [state] = take_snapshot(scene, profiles={}, costs=Costs()).running
@@ -385,6 +397,22 @@ def test_change_that_fell_back_is_the_last_for_now():
     status, news = judged(changing({"n0": (1,)}, state=state))
     assert (status.live, status.live_changes) == (Trust.FAILED, 0)
     assert news == ["NotLive", "Running"]
+
+
+def test_change_that_fell_back_is_tried_again_in_the_start_that_followed():
+    left = LiveState(capable=1, change=LiveChange(6, message="rank 3 was killed"))
+    states = {f"n{at}": able(run(5, 0, peers=2, at=at)) for at in range(2)}
+    leaves = changing({"n0": (0,)}, state=states["n0"], n1=replace(states["n1"], live=left))
+    status, _ = judged(leaves)
+    assert (status.live, status.live_failed_in) == (Trust.FAILED, 7)
+    known = {"live": status.live, "live_failed_in": StartNumber(7), "live_failures": 1}
+    back = LiveState(capable=1, change=LiveChange(7, message="rank 3 was killed"))
+    again = replace(able(run(7, 0)), live=back)
+    rest = {"holds": {"n0": (0,)}, "running": StartNumber(7), "generation": 3, "live_tried": 1}
+    assert sent(training(again, **rest, **known))[A0].live_trial == 2
+    tried = replace(back, trial=LiveTrial(2, True, 0.01))
+    status, news = judged(training(replace(again, live=tried), **rest, **known))
+    assert (status.live, news) == (Trust.CONFIRMED, ["Live"])
 
 
 def test_policies_see_that_a_job_changes_live():

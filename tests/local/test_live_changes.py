@@ -78,7 +78,7 @@ def test_job_without_a_checkpoint_goes_through_a_hundred_changes(root):
         up.backend.create_jobs([unsaved("lives", [1, 2, 3, 4], MANY_STEPS)])
         up.until(lambda: changes_live(up, "lives"))
         job, rivals = up.backend.get_job("lives"), 0
-        while job["status"]["live"]["changes"] < CHANGES:
+        while job["status"]["live"].get("changes", 0) < CHANGES:
             # They come while the job still grows or after that, so that some changes are withdrawn.
             rival, rivals = f"comes-{rivals}", rivals + 1
             up.backend.create_jobs([unsaved(rival, [1 + rivals % 3], 10 + 20 * (rivals % 2))])

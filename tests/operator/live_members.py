@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.sidecar.live_trainers import (
     CAPABLE,
@@ -42,7 +43,7 @@ class Member(Trainer):
     def find_step(self, board: Board, pending: int) -> int:
         """Return the step after which a change takes place; -1 while the ranks have not agreed."""
         change = self.read(pending)
-        members, place = change["members"], self.place_of(change["generation"], pending)
+        members, place = change["members"], self.place_of(change)
         self.mark(f"{place}.ready-{self.rank}")
         is_leader = self.rank == next(old for old in members if old >= 0)
         at = self.read_number(f"{place}.at")
@@ -70,7 +71,7 @@ class Member(Trainer):
         while board.header()[0] != self.joins:
             time.sleep(LOOK_SECONDS)
         board.say(SEEN, self.joins)
-        place = self.place_of(self.joins, self.joins)
+        place = self.place_of(self.read(self.joins))
         self.mark(f"{place}.ready-new-{self.rank}")
         while (at := self.read_number(f"{place}.at")) < 0:
             time.sleep(LOOK_SECONDS)
@@ -82,13 +83,17 @@ class Member(Trainer):
         board.say(JOINED_STEP, self.step)
 
     def meet(self, board: Board, number: int) -> None:
-        generation = number if number > 0 else int(os.environ["DLJOB_GENERATION"])
-        self.group = self.place_of(generation, number)
+        is_start = number == int(os.environ["DLJOB_GENERATION"]) and not self.joins
+        start = f"{self.folder}/meet/{number}"
+        self.group = start if is_start else self.place_of(self.read(number))
         self.reach(f"{self.group}.met")
         self.tell(f"joined {number} rank {self.rank} of {self.world} at {self.step}")
 
-    def place_of(self, generation: int, number: int) -> str:
-        return f"{self.folder}/meet/{generation}.{number}"
+    def place_of(self, change: dict[str, Any]) -> str:
+        """Return where the ranks of a change meet, in all of its containers, of which some have no port in common."""
+        store = change["store"]
+        place = "{host}-{port}".format(**store) if "port" in store else Path(store["file"]).name
+        return f"{self.folder}/meet/{place}"
 
     def reach(self, name: str) -> None:
         """Wait until all ranks of the group are there."""

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 log = logging.getLogger(__name__)
 
 NODES = {"gpu-a": 2, "gpu-b": 2}
-KILLS = 50
+KILLS, STEPS = 50, 50
 QUICK = {"policy": "max-min", "rules.retrySeconds": 0.2, "rules.longestRetrySeconds": 0.4}
 
 
@@ -112,20 +112,24 @@ def pods_of(stage: Stage, name: str) -> list[str]:
 
 def die_in_a_change(stage: Stage, name: str, chance: random.Random) -> str:
     """Kill something at a drawn moment of a job's changes from four GPUs to two and back; return what and how it ended."""
-    rival, kill = f"{name}-comes", chance.choice((kill_rank, kill_sidecar, kill_operator))
+    rival, kill = f"comes-{name}", chance.choice((kill_rank, kill_sidecar, kill_operator))
     submit(stage, name)
     stage.submit(rival, iterations=60, gpus={"options": [2]})
     # A shrink begins when the pod of the other job is ready, and a growth when that job has ended.
     time.sleep(chance.uniform(0.0, 6.0))
     kill(stage, name, chance)
+    before = len(steps_of(stage, name))
     stage.wait_for_phase(rival, "Completed")
-    stage.wait(lambda: trains_on(stage, name, 4))
+    # Ranks that wait for a killed one take no step.
+    stage.wait(lambda: len(steps_of(stage, name)) > before + STEPS and trains_on(stage, name, 4))
     ends = sum(stage.counts(name))
     assert not [line for line in read(stage, name) if line[0] == "TWICE"], name
     assert ends <= (kill is not kill_operator), stage.status(name)
     stage.api.delete(stage.path(name))
     stage.wait(lambda: stage.is_gone(name) and not pods_of(stage, name))
-    return f"{kill.__name__}: {'restarted' if ends else 'live'}"
+    outcome = f"{kill.__name__}: {'restarted' if ends else 'live'}"
+    log.info("%s: %s", name, outcome)
+    return outcome
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dljob import training
-from dljob_wire.messages import Phase, Run, State
+from dljob_wire.messages import Live, Phase, Run, State
 from tests.sidecar.drivers import HERE, read_proc, wait_until
 from tests.sidecar.sidecars import SideCar, problem_names
 from tests.sidecar.targets import live_run, run
@@ -205,6 +205,24 @@ def test_failure_leads_to_one_restart(live_job, manner, why):
     keep, joins = ((0, 1), 1) if manner == "crash" else ((0,), 0)
     job.declare_change(*keep, joins=joins)
     restarted(job, why)
+
+
+def test_failure_before_the_boundary_costs_nothing_where_no_restart_may_follow(live_job):
+    job = live_job("crash")
+    job.start(2)
+    first, begun = job.pids(), job.run
+    larger = live_run(begun, 3, keep=(0, 1), joins=1)
+    job.declare(replace(larger, live=Live(1, (0, 1, -1), only=True)))
+    state = job.sidecar.wait_for(lambda s: s.live.change is not None and s.phase is Phase.RUNNING)
+    assert "rank 2, which joins, ended" in state.live.change.message
+    assert (job.pids(), state.held, state.live.present.generation) == (first, ("0", "1"), 1)
+    # The same processes go on under a generation of their own, and can change again.
+    job.declare(live_run(begun, 5, keep=(0, 1)))
+    state = job.wait_changed()
+    assert (job.pids(), state.live.change.message, state.live.present) == (first, "", None)
+    job.change(1)
+    assert job.pids() == first[1:]
+    assert job.begun() == 3, "only the process that joined was new"
 
 
 def test_processes_that_are_never_ready_are_given_up(live_job):

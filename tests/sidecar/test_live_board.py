@@ -62,14 +62,20 @@ def test_board_that_the_training_cut_short_agrees_on_nothing(board):
 
 def test_boards_of_killed_sidecars_are_removed(tmp_path):
     places = (str(tmp_path / "none"), str(tmp_path))
-    left = Boards("first.job", places=places).make()
-    other = Boards("first.other", places=places).make()
-    made = Boards("second.job", places=places).make()
-    assert left is not None
+    if (killed := os.fork()) == 0:
+        for mark in ("first.job", "first.other"):
+            Boards(mark, places=places).make()
+        os._exit(0)
+    os.waitpid(killed, 0)
+    left, other = sorted(tmp_path.iterdir(), key=lambda found: found.stat().st_mtime_ns)
+    # Another container of the job sees the same place.
+    lives = Boards("second.job", places=places).make()
+    made = Boards("third.job", places=places).make()
+    assert lives is not None
     assert made is not None
-    assert other is not None
-    assert not left.folder.exists()
-    assert other.folder.exists()
+    assert not left.exists()
+    assert other.exists()
+    assert lives.folder.exists()
     assert Boards("third.job", places=places[:1]).make() is None
 
 

@@ -30,7 +30,7 @@ from dljob_sidecar.behaviour.events import (
     Withdrawn,
 )
 from dljob_sidecar.behaviour.machine import Limits, Machine, Reaction, react
-from dljob_sidecar.behaviour.membership import Difference, find_difference
+from dljob_sidecar.behaviour.membership import Difference, find_difference, is_in_name_only
 from dljob_wire.messages import Live, LiveChange, LiveTrial, Peer, Phase, Refused
 from tests.sidecar.targets import INCARNATION, as_follower, live_run, run, stop
 
@@ -204,6 +204,9 @@ def test_same_processes_under_a_newer_generation_need_not_register():
     assert told.actions[0] == ChangeLive(FIRST, again)
     done = react(told.machine, Changed(1)).machine
     assert (done.run, done.capable, done.live_change) == (again, 0, LiveChange(3))
+    # Those of another container leave.
+    both = replace(FIRST, world_size=4, peers=(*FIRST.peers, Peer("b", 2)))
+    assert not is_in_name_only(both, again)
     larger_batch = replace(again, batch_size=7)
     assert follow(Told(FIRST), Started(1), Told(larger_batch)).machine.phase is Phase.CHECKPOINTING
 

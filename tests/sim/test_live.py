@@ -293,8 +293,9 @@ def test_record_has_the_pause_as_the_cost_of_the_decision():
     setting = Setting(nodes=ONE_NODE, costs=COSTS)
     policy = Scripted(script=script)
     Watched(make_workload(*jobs), setting, policy=policy, recorder=recorder).play()
-    costs = [line.cost_seconds for line in recorder.lines if isinstance(line, Decided)]
-    assert costs == [START, 2.0, 0.5]
+    decided = [line for line in recorder.lines if isinstance(line, Decided)]
+    assert [line.cost_seconds for line in decided] == [START, 2.0, 0.5]
+    assert [line.how for line in decided] == ["", "live", "live"]
 
 
 class Alternating(FakePolicy):

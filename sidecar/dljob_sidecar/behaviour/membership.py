@@ -50,19 +50,20 @@ def _fits(run: Run, target: Run, stays: Mapping[int, int], joins: tuple[int, ...
 
 def is_in_name_only(run: Run, target: Target) -> bool:
     """Return True if the same processes only belong to another generation, as after a change that was given up."""
-    difference = find_difference(run, target)
-    if difference is None or not isinstance(target, Run) or difference.leaves or difference.joins:
+    if not isinstance(target, Run) or target.live is None or find_difference(run, target) is None:
         return False
     own = run.batch_size, run.learning_rate_factor
     is_same = own == (target.batch_size, target.learning_rate_factor)
-    return is_same and all(old == new for old, new in difference.stays.items())
+    # The members in other containers keep their ranks as well.
+    return is_same and target.live.members == tuple(range(run.world_size))
 
 
 def rebase(target: Target, since: int, run: Run) -> Target:
     """
     Return a target whose author did not know yet that the members of ``since`` have become those of ``run``.
 
-    In one container its GPUs show which processes stay. In several the others need the same target, so it is left as it is.
+    In one container its GPUs show which processes stay. In several each SideCar needs the same members, so the target
+    stays as it is.
     """
     live = target.live
     if not isinstance(target, Run) or live is None or live.since != since:

@@ -79,6 +79,9 @@ class Board:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700)
         self.folder = folder
+        # Another SideCar of this job that sees the same place, such as one with the memory of the machine, leaves it alone.
+        self._own = _open_folder(folder)
+        fcntl.flock(self._own, fcntl.LOCK_SH)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(folder / "board", flags, 0o600)
         empty = HEADER.pack(MAGIC, SLOTS, 0, NOT_AGREED, 0, 0).ljust(BEGIN, b"\0")
@@ -136,6 +139,7 @@ class Board:
     def close(self) -> None:
         os.close(self._file)
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._own)
 
 
 class Boards:
@@ -165,4 +169,18 @@ class Boards:
         for left in place.glob(f"{self._prefix}*"):
             with contextlib.suppress(OSError):
                 if left.lstat().st_uid == os.geteuid():
-                    shutil.rmtree(left, ignore_errors=True)
+                    _remove_unused(left)
+
+
+def _open_folder(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the folder of a SideCar that is gone; raises BlockingIOError if it lives."""
+    file = _open_folder(folder)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(file)

@@ -299,7 +299,7 @@ def _stop(
             stop = _make_stop(
                 case, job_pod, job_pod.state, saves=case.may_save(job_pod), leaves=leaves
             )
-            # A former controller may have reached only some of the containers.
+            # A former controller may have declared the change to some of the containers only.
             change = find_live_run(case.present, case.status.run_generation) if leaves else None
             is_former = change is not None and change.live and change.live.since == job_pod.start
             pods[node] = _leave_live(stop, change) if change and is_former else stop

@@ -81,7 +81,7 @@ def make_start(
     port = places.rendezvous_port(job.id, generation, max(counts.values()))
     known = find_live_run(scene.pods_of(job.id).values(), generation)
     if known is not None:
-        # A former controller has reached only some of the containers.
+        # A former controller has declared the change to some of the containers only.
         live, port = known.live, known.rendezvous_port
     runs: dict[NodeName, Run] = {}
     offset = 0

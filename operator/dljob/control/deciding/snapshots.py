@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from dljob.control.gpus.marking import marked
-from dljob.control.judging.checkpoints import keeps_first, risked_from, unsaved_from
+from dljob.control.judging.checkpoints import is_declared, keeps_first, risked_from, unsaved_from
 from dljob.control.judging.progress import is_changing, progress_of, total_iterations
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import UNSCHEDULABLE, Entry, PodPhase
@@ -142,6 +142,9 @@ def _state_of(
     checkpoint = entry.job.checkpoint
     # A checkpoint that ends with the pods of the job is gone once these have ended.
     is_anywhere = checkpoint.shared or bool(checkpoint.ends_with_pod and not status.pods)
+    is_live = status.live is Trust.CONFIRMED and scene.mechanism is Mechanism.IN_PLACE
+    # Processes that stay have the work of a job without a checkpoint, and hand it over to those that join elsewhere.
+    is_anywhere = is_anywhere or (is_live and not is_declared(checkpoint))
     counted = max(status.counted_at, status.decided_at)
     predicted, needs = forecasts.get(entry.job.id), _needs_of(scene, entry.job.id)
     # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
@@ -170,7 +173,7 @@ def _state_of(
         risked_from=risked_from(entry.job, status),
         keeps_first=keeps_first(entry.job, status, now=scene.now),
         lost_if_stopped=bool(entry.job.checkpoint.ends_with_pod) and status.phase is Phase.RUNNING,
-        is_live=status.live is Trust.CONFIRMED and scene.mechanism is Mechanism.IN_PLACE,
+        is_live=is_live,
     )
 
 

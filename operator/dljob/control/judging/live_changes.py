@@ -47,7 +47,8 @@ def find_due(scene: Scene, entry: Entry) -> int:
     status, started = entry.status, scene.latest_start(entry.job.id)
     if status.phase is not Phase.RUNNING or scene.mechanism is not Mechanism.IN_PLACE:
         return 0
-    if status.live is Trust.CONFIRMED or not _may_be_tried(status) or not are_capable(started):
+    may_be_tried = _may_be_tried(status, started)
+    if status.live is Trust.CONFIRMED or not may_be_tried or not are_capable(started):
         return 0
     has_stepped = any(pod.state is not None and pod.state.progress.begun for pod in started)
     if not has_stepped or is_changing(scene, entry) or not _may_lose(scene, entry):
@@ -55,10 +56,14 @@ def find_due(scene: Scene, entry: Entry) -> int:
     return status.live_tried + 1
 
 
-def _may_be_tried(status: Status) -> bool:
+def _may_be_tried(status: Status, started: Iterable[JobPod]) -> bool:
     if status.live is Trust.UNTRIED:
         return True
-    return status.live_failures < MOST_FAILURES and status.running != status.live_failed_in
+    changes = [_change_of(pod.state) for pod in started if pod.state is not None]
+    # The processes that failed have ended with the change that fell back to this start.
+    fell_back = any(each and each.message and each.generation == status.running for each in changes)
+    is_later = fell_back or status.running != status.live_failed_in
+    return status.live_failures < MOST_FAILURES and is_later
 
 
 def _may_lose(scene: Scene, entry: Entry) -> bool:
@@ -112,8 +117,10 @@ def _judge_change(status: Status, states: Sequence[State]) -> Status:
     if status.live is not Trust.CONFIRMED or not any(change.message for change in changes):
         return status
     generation = max(change.generation for change in changes if change.message)
-    is_known = generation <= status.live_failed_in
-    return status if is_known else _fail(status, states, generation=generation)
+    if generation <= status.live_failed_in:
+        return status
+    # A container that leaves names the end of the generation before, and the others the next one.
+    return _fail(status, states, generation=max(generation, status.run_generation))
 
 
 def _change_of(state: State) -> LiveChange | None:
