@@ -168,7 +168,7 @@ LINES = {
         " 'dragon', 'afs', 'ones', 'sia', 'shockwave', 'rubick', 'pollux', 'peers'."
     ),
     "reproduce shockwave --full": "dljob reproduce: shockwave has one form only; leave --full out",
-    "reproduce peers --traces .": "dljob reproduce: --traces is for afs; peers has its own",
+    "reproduce peers --traces .": "dljob reproduce: --traces is for afs, gang; peers has its own",
     "simulat five.csv": "dljob: No such command 'simulat'. Did you mean 'simulate'?",
 }
 

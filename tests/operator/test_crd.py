@@ -23,7 +23,7 @@ from tests.statuses import make_full_status
 ROOT = Path(__file__).resolve().parents[2]
 PAST: Json = {
     "phase": "Running",
-    "history": [{"at": "2026-01-31T12:00:00Z", "kind": "start", "costSeconds": 0.5}],
+    "history": [{"at": "2026-01-31T12:00:00Z", "kind": "start", "costSeconds": 0.5, "how": "live"}],
     "allocation": {"generation": 1, "gpus": 1, "nodes": [{"name": "n9", "gpuIds": [0]}]},
 }
 QUEUE = {"ahead": 2, "expectedStart": "2026-01-31T12:00:00.000Z", "unknownBecause": "of it"}

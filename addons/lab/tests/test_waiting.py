@@ -22,5 +22,7 @@ def test_a_job_waits_until_its_gang_is_complete():
 
 def test_all_stays_in_the_queue_count():
     job = make_traced("job", options=(1,))
-    script = Scripted({0: {}, 100: {"job": 1}, 200: {"job": None}, 350: {"job": 1}})
-    assert waits_of(play((job,), script, costs=FREE)) == {"job": 250.0}
+    other = make_traced("other", options=(4,), iterations=600.0)
+    # The other job takes all GPUs for 150 s.
+    script = Scripted({0: {}, 100: {"job": 1}, 200: {"job": None, "other": 4}, 350: {"job": 1}})
+    assert waits_of(play((job, other), script, costs=FREE)) == {"job": 250.0, "other": 200.0}
