@@ -37,7 +37,6 @@ PLAYED = {
         "afs-p": taking(16.0, 16.0),
         "tiresias": taking(40.0, 40.0),
     },
-    "b436b2 at load 2.4": {"max-min": taking(200.0, 220.0), "afs-l": taking(10.0, 10.0)},
 }
 ROWS = {(row.item, row.quantity): row for row in afs.make_rows(PLAYED)}
 
@@ -53,14 +52,6 @@ def test_range_has_least_and_greatest_of_traces():
 def test_max_min_is_counted_where_it_is_ahead_of_both():
     row = ROWS["all traces/max-min ahead of srtf and srsf", "traces"]
     assert (row.paper, row.ours) == (5, 1)
-
-
-def test_a_full_queue_is_set_beside_the_same_claim():
-    as_it_comes = ROWS["b436b2/max-min over afs-l", "avg jct ratio"]
-    loaded = ROWS["b436b2 at load 2.4/max-min over afs-l", "avg jct ratio"]
-    assert as_it_comes.paper == loaded.paper == pytest.approx(26.3, abs=0.05)
-    assert (as_it_comes.verdict, loaded.verdict) == (Verdict.WORSE, Verdict.WORSE)
-    assert loaded.ours == pytest.approx(21.0)
 
 
 def test_what_was_not_tried_is_listed():

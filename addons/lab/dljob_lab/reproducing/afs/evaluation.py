@@ -23,22 +23,14 @@ from dljob_lab.reproducing.findings import Reproduction, Row, Wanted
 from dljob_lab.reproducing.pooling import play_all
 
 SEEDS = (0, 1, 2)
-WINDOW, LOADED_WINDOW = 200, 1000
-"""The jobs of a window in the usual form; a queue takes longer to fill."""
+WINDOW = 200
+"""The jobs of a window in the usual form."""
 
 RESTART_S = 30.0
 """What a restart costs where it costs something: "tens of seconds" (section 2.1, Figure 1)."""
 
 HEAVY = "b436b2"
 """Trace 3, of heavy contention (Figure 2b)."""
-LOADS = (1.2, 1.8, 2.4)
-"""
-The offered loads at which trace 3 is played again.
-
-The traces at hand lack the largest jobs: of the two clusters that are here nearly whole as well, the whole
-offers 2.0 and 2.7 times the load, which would be 1.8 and 2.4 for trace 3.
-"""
-
 NO_LENGTH, NO_EFFICIENCY = "without length", "without efficiency"
 """AFS-L without one of its two terms."""
 
@@ -55,9 +47,6 @@ VARIANTS = (
     Variant("afs-p with restarts", "afs-p", restart_s=RESTART_S),
 )
 """What is played on every trace. The paper's Optimus shares out again periodically."""
-
-FULL_QUEUE = tuple(each for each in VARIANTS if each.name in ("srtf", "srsf", "max-min", "afs-l"))
-"""The policies of section 2.2."""
 
 
 class Claim(NamedTuple):
@@ -129,7 +118,7 @@ NOTES = (
 )
 
 Played = Mapping[str, Mapping[str, Sequence[Figures]]]
-"""In order of the seeds, by name of the trace and of the variant."""
+"""In order of the seeds, by the cluster and the name of the variant."""
 
 
 def reproduce(watch: Watch | None, *, is_whole: bool = False) -> Reproduction:
@@ -153,24 +142,16 @@ def _reproduce(
     if not paths:
         remedy = f"name them philly_CLUSTER.csv with one of {', '.join(CLUSTERS)}"
         raise BadInput(folders[0], "no trace of a Philly cluster is in it", remedy=remedy)
-    own, loaded = (None, None) if is_whole else (WINDOW, LOADED_WINDOW)
     tasks = [
-        Task(cluster, path, variant, seed, own)
+        Task(cluster, path, variant, seed, None if is_whole else WINDOW)
         for cluster, path in paths.items()
         for seed in seeds
         for variant in VARIANTS
     ]
-    tasks += [
-        Task(HEAVY, paths[HEAVY], variant, seed, loaded, load)
-        for load in (LOADS if HEAVY in paths else ())
-        for seed in seeds
-        for variant in FULL_QUEUE
-    ]
     progress = Progress("afs", watch, total=len(tasks))
     played: dict[str, dict[str, list[Figures]]] = {}
     for task, figures in zip(tasks, play_all(play, tasks, step=progress.step), strict=True):
-        name = task.cluster if task.load is None else f"{task.cluster} at load {task.load:g}"
-        played.setdefault(name, {}).setdefault(task.variant.name, []).append(figures)
+        played.setdefault(task.cluster, {}).setdefault(task.variant.name, []).append(figures)
     return Reproduction(tuple(make_rows(played)), notes=(*_count_jobs(played), *NOTES))
 
 
@@ -187,8 +168,7 @@ def find_traces(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 def _count_jobs(played: Played) -> Iterator[str]:
     jobs = sum(
         len(frozenset().union(*(figures.jobs for figures in next(iter(variants.values())))))
-        for name, variants in played.items()
-        if name in CLUSTERS
+        for variants in played.values()
     )
     yield f"{jobs:,} of the {sum(CLUSTERS.values()):,} jobs of the paper's Table 3 are played"
 
@@ -198,13 +178,12 @@ def _count_jobs(played: Played) -> Iterator[str]:
 
 def make_rows(played: Played) -> Iterator[Row]:
     """The paper's figures with ours next to them, and all else that its figures show."""
-    own = {name: variants for name, variants in played.items() if name in CLUSTERS}
-    yield from _compare_ranges(own)
-    yield from _count_max_min(own)
-    for name, variants in played.items():
-        yield from _compare_pairs(name, variants)
-    for name, variants in own.items():
-        yield from _describe(name, variants)
+    yield from _compare_ranges(played)
+    yield from _count_max_min(played)
+    for cluster, variants in played.items():
+        yield from _compare_pairs(cluster, variants)
+    for cluster, variants in played.items():
+        yield from _describe(cluster, variants)
     for item, paper in NOT_TRIED.items():
         yield Row(item, "time of the job", "x", paper, nan, wanted=Wanted.MORE, is_tried=False)
 
@@ -248,12 +227,11 @@ def _count_max_min(played: Played) -> Iterator[Row]:
         yield Row(item, "traces", "of 11", MAX_MIN_AHEAD, ahead, wanted=Wanted.SAME)
 
 
-def _compare_pairs(name: str, variants: Mapping[str, Sequence[Figures]]) -> Iterator[Row]:
+def _compare_pairs(cluster: str, variants: Mapping[str, Sequence[Figures]]) -> Iterator[Row]:
     """All ratios of a trace: the bars of Figures 5, 6, 9, 11 and 13, and the averages of sections 2.2 and 5.3."""
-    cluster = name.partition(" ")[0]
     claims = {(each.faster, each.slower): each for each in CLAIMS if each.quantity == cluster}
     for faster, slower in PAIRS:
-        item = f"{name}/{slower} over {faster}"
+        item = f"{cluster}/{slower} over {faster}"
         ratio = _divide(variants, slower, faster)
         if ratio is not None:
             claim = claims.get((faster, slower))
@@ -272,9 +250,9 @@ LEVELS = {
 """The metrics of section 2.2, averaged over time (Figures 2 and 7 show them over time)."""
 
 
-def _describe(name: str, variants: Mapping[str, Sequence[Figures]]) -> Iterator[Row]:
+def _describe(cluster: str, variants: Mapping[str, Sequence[Figures]]) -> Iterator[Row]:
     for variant, seeds in variants.items():
         for field, (quantity, unit) in LEVELS.items():
             values = [getattr(figures, field) for figures in seeds]
             spread = stdev(values) if len(values) > 1 else 0.0
-            yield Row(f"{name}/{variant}", quantity, unit, 0.0, fmean(values), spread)
+            yield Row(f"{cluster}/{variant}", quantity, unit, 0.0, fmean(values), spread)
