@@ -30,7 +30,7 @@ class Variant(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is played."""
+    """One play of a trace under one policy."""
 
     cluster: str
     path: Path
