@@ -195,6 +195,18 @@ def test_newcomers_on_another_node_are_ready_before_the_change():
     assert told[A1].peers == told[A0].peers
 
 
+def test_newcomers_end_at_once_if_those_that_they_join_are_gone():
+    joins = replace(run(7, 0), rank_offset=2, world_size=3, peers=(Peer("n0", 2), Peer("n1", 1)))
+    joins = replace(joins, live=Live(5, (0, 1, -1)))
+    waits = replace(running(joins), phase=SideCarPhase.CHANGING, live=LiveState(capable=1))
+    holds = {"n0": (0, 1), "n1": (0,)}
+    rest = {"generation": 4, "phase": Phase.INITIALIZED, "broken": StartNumber(7)}
+    told = sent(changing(holds, state=ready(), n1=waits, **rest))[A1]
+    assert isinstance(told, Stop)
+    assert not told.checkpoint
+    assert sent(changing(holds, state=ready(), n1=waits, **rest | {"broken": StartNumber(5)})) == {}
+
+
 def test_new_controller_completes_a_live_change_that_some_containers_have():
     target = replace(run(7, 0, 1), world_size=3, peers=(Peer("n0", 2), Peer("n1", 1)))
     target = replace(target, live=Live(5, (0, 1, -1)), rendezvous_port=23456)

@@ -37,7 +37,7 @@ class JobInScene:
 
     def is_awaited(self) -> bool:
         """Return True if the job may train on until the jobs that get its GPUs are ready."""
-        may_save = self.status.saves and not self._is_broken
+        may_save = self.status.saves and not self.is_broken
         is_wanted = not self.entry.is_wanted_gone and not self._was_told_to_stop
         return self.in_place and may_save and is_wanted
 
@@ -55,7 +55,7 @@ class JobInScene:
         return job_pod.told is not None and job_pod.told.generation >= self.status.stop_generation
 
     @property
-    def _is_broken(self) -> bool:
+    def is_broken(self) -> bool:
         return any(job_pod.is_living and self._has_lost_peers(job_pod) for job_pod in self.present)
 
     def _has_lost_peers(self, job_pod: JobPod) -> bool:
@@ -86,7 +86,7 @@ class JobInScene:
 
     def may_stop(self, placement: Placement) -> bool:
         """Return True if the processes of an earlier generation can end now."""
-        if not self.in_place or self._was_told_to_stop or self._is_broken:
+        if not self.in_place or self._was_told_to_stop or self.is_broken:
             return True
         if self._claimants():
             return self.claimants_are_ready()
@@ -95,7 +95,7 @@ class JobInScene:
     @property
     def may_change_live(self) -> bool:
         """Return True if processes of the present start may stay, as far as the record says."""
-        is_free = not self._was_told_to_stop and not self._is_broken and not self.status.gang
+        is_free = not self._was_told_to_stop and not self.is_broken and not self.status.gang
         return self.in_place and self.status.live is Trust.CONFIRMED and is_free
 
     def goes_back(self, placement: Placement) -> bool:
