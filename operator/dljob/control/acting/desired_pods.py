@@ -237,8 +237,8 @@ def _keep_processes(
     only = case.loses_work or case.goes_back(placement) or len(placement.nodes) > 1
     live = find_staying(case.scene, case.entry, placement, only=only)
     if any(job_pod.phase is SideCarPhase.CHANGING for job_pod in old):
-        # In several containers the processes that are to stay are known when the change under way is over. Those
-        # that were to join processes which have ended wait in vain.
+        # In several containers the processes that are to stay are known when the change under way is over.
+        # Newcomers wait in vain for processes that have ended.
         if live is None:
             return None if case.is_broken else then
     elif not case.may_change_live and not case.goes_back(placement):
