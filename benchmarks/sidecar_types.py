@@ -17,7 +17,7 @@ from dljob_wire.messages import Shape
 
 def list_kinds() -> Iterator[tuple[Kind, tuple[str, str]]]:
     """Each type once, with the GPUs of the workload that has it first."""
-    seen = {}
+    seen: dict[tuple[Kind, tuple[str, str]], None] = {}
     for plan in PLANS:
         for kind in plan.kinds:
             seen.setdefault((kind, plan.gpu_types), None)
