@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from dljob.sim.inputs.shipped import find_folder
 from dljob.sim.results.looks import PAGE, Look
+from dljob_lab.axes import count_upwards
 from dljob_lab.plots import (
     Run,
     add_legend,
@@ -108,6 +109,7 @@ def draw_pending(runs: Sequence[Run], *, look: Look = PAGE) -> Figure:
         axes.step(numbers, levels, where="mid", label=run.label, **style_line(index))
     axes.set_xlabel("job, by submission")
     axes.set_ylabel("pending jobs")
+    count_upwards(axes)
     add_legend(figure, axes)
     return figure
 
