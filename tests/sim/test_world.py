@@ -46,7 +46,7 @@ def test_policies_see_the_metric_that_a_job_reports():
     traced = make_traced("job", options=(1,))
     training = Training(target=Target(metric="top1", value=learning.truth_at(1000.0)))
     job = replace(traced.job, training=training)
-    seen = []
+    seen: list[dict[str, float]] = []
 
     class Watching(Scripted):
         def allocate(self, view: View) -> Decision:

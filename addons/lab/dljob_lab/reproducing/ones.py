@@ -263,7 +263,7 @@ class _Compared:
             yield self._row(name, "avg jct", "s", paper=paper, ours=ours, wanted=wanted)
 
     def iter_details(self) -> Iterator[Row]:
-        """What Figure 15, its text and Table 4 say more."""
+        """The other figures of Figure 15, its text and Table 4."""
         yield from self._reduce("execution", "execution time reduction", EXECUTION_REDUCTIONS)
         yield from self._reduce("queuing", "queuing time reduction", QUEUING_REDUCTIONS)
         for name, runs in (("ones", self.ones), *self.theirs.items()):

@@ -200,7 +200,7 @@ def seconds_of(kind: Kind, gpus: int) -> float:
 
 
 def _count_iterations(kind: Kind, batch: int, *, epochs: int | None = None) -> float:
-    """Return how many iterations with this batch are worth all epochs with the smallest, or so many of them."""
+    """Return how many iterations with this batch are worth all epochs with the smallest, or as many as are given."""
     smallest = SMALLEST_BATCH[kind.model.application]
     noise = find_noise(kind.model.application, smallest)
     knots = [(progress + 0.5) / 10 for progress in range(10)]

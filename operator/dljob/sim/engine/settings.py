@@ -10,7 +10,7 @@ from dljob.core.profiles import Costs, JobType
 from dljob.sim.engine.controlling.rounds import Growth
 
 Contention = Callable[[Sequence[tuple[Job, Placement]]], Sequence[float]]
-"""By all jobs that train and where: the share of its speed alone that each of them has beside the others."""
+"""By all jobs that train and where: the share of its speed alone that the others leave each of them."""
 
 
 @dataclass(frozen=True, slots=True)
