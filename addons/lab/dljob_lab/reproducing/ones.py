@@ -293,9 +293,12 @@ class _Compared:
             wanted = Wanted.MORE if paper else None
             yield self._row(name, quantity, "%", paper=paper, ours=ours, wanted=wanted)
         if DRL in papers:
-            yield self._row(
-                DRL, quantity, "%", paper=papers[DRL], ours=[math.nan], wanted=Wanted.MORE
-            )
+            yield self._miss(quantity, "%", papers)
+
+    def _miss(self, quantity: str, unit: str, papers: Mapping[str, float]) -> Row:
+        """The row of the baseline that was not published."""
+        item, paper = f"{self._case.name}/{DRL}", papers[DRL]
+        return Row(item, quantity, unit, paper, math.nan, wanted=Wanted.MORE, is_tried=False)
 
     def _test(self, kind: str, papers: Mapping[str, float], *, wanted: Wanted) -> Iterator[Row]:
         """
@@ -315,8 +318,7 @@ class _Compared:
             ]
             item = f"{self._case.name}/{name}"
             yield Row(item, quantity, "", papers[name], median(found), wanted=wanted)
-        item = f"{self._case.name}/{DRL}"
-        yield Row(item, quantity, "", papers[DRL], math.nan, wanted=wanted)
+        yield self._miss(quantity, "", papers)
 
     def _row(
         self,
