@@ -94,6 +94,7 @@ NOTE = (
 EXPERIMENTS = (
     Case(name="as assumed"),
     Case(name="32 GPUs", gpus=32),
+    Case(name="jobs of a quarter of the GPU time", rules=replace(PAPER, part=4)),
     Case(name="declared lengths, no accuracy", rules=replace(PAPER, reports=False)),
     Case(name="updates after a tenth of an epoch", epoch_part=10),
     Case(name="long jobs are not scaled down", policy="ones:penalty=0"),
