@@ -2,6 +2,7 @@
 
 import pytest
 
+from dljob.core.model import NodeName, Placement
 from dljob_lab.reproducing.dragon import play_simulated, play_testbed, reduce_elapsed
 from dljob_lab.reproducing.dragon_jobs import (
     ALEXNET,
@@ -16,7 +17,6 @@ from dljob_lab.reproducing.dragon_jobs import (
     make_testbed,
     steps_per_s,
 )
-from tests.builders import make_placement
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +47,21 @@ def job_of(model):
     return make_testbed().jobs[TABLE_1.index(row)].job
 
 
-def test_alone_a_job_has_the_speed_of_its_profile():
-    for spread, where in ((True, {"node-0": (0, 1)}), (False, {"node-0": (0, 1), "node-1": (0,)})):
-        network = Network(SIMULATED, spread=spread)
-        assert network.leave_shares([(job_of("A"), make_placement(**where))]) == [
-            pytest.approx(1.0)
-        ]
+N0, N1 = NodeName("node-0"), NodeName("node-1")
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_alone_a_job_has_the_speed_of_its_profile(spread):
+    held = {N0: (0, 1)} if spread else {N0: (0, 1), N1: (0,)}
+    network = Network(SIMULATED, spread=spread)
+    assert network.leave_shares([(job_of("A"), Placement.of(held))]) == [pytest.approx(1.0)]
 
 
 def test_jobs_share_the_link_between_two_nodes():
     network = Network(TESTBED, spread=True)
     jobs = [
-        (job_of("A"), make_placement(node0=(0, 1))),
-        (job_of("A"), make_placement(node0=(2, 3))),
+        (job_of("A"), Placement.of({N0: (0, 1)})),
+        (job_of("A"), Placement.of({N0: (2, 3)})),
     ]
     # Alone two remote workers move 244 MB each in 3.9 s; with two more on the link it takes twice that.
     local_s, moved_s = 2 * 64 / 59.1, 2 * 244.0 / 125.0

@@ -22,7 +22,9 @@ def test_a_job_waits_until_its_gang_is_complete():
 
 def test_all_stays_in_the_queue_count():
     job = make_traced("job", options=(1,))
-    other = make_traced("other", options=(4,), iterations=600.0)
-    # The other job takes all GPUs for 150 s.
-    script = Scripted({0: {}, 100: {"job": 1}, 200: {"job": None, "other": 4}, 350: {"job": 1}})
-    assert waits_of(play((job, other), script, costs=FREE)) == {"job": 250.0, "other": 200.0}
+    other = make_traced("other", at=200.0, iterations=600.0, options=(4,))
+    script = Scripted(
+        {0: {}, 100: {"job": 1}, 200: {"job": None, "other": 4}, 350: {"job": 1}},
+    )
+    record = play((job, other), script, costs=FREE)
+    assert waits_of(record) == {"job": 100.0 + 150.0, "other": 0.0}

@@ -52,7 +52,7 @@ def draw_curves(
     up: str,
     look: Look = PAGE,
 ) -> Figure:
-    """Draw curves over the same places, in panels side by side."""
+    """Draw curves over the same places, in one panel for each title."""
     figure, axes = make_panels(look, columns=len(panels), height=2.9)
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
         for index, (label, values) in enumerate(curves.items()):

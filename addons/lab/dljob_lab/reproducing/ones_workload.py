@@ -162,6 +162,8 @@ class Rules:
     """The GPUs that every job requests; 0: as many as in the trace."""
     reports: bool = True
     """If false, jobs declare their lengths instead of reporting their accuracy."""
+    part: int = 1
+    """A job of the trace counts with this part of its GPU time."""
 
 
 PAPER = Rules()
@@ -174,7 +176,7 @@ def make_workload(seed: int, rules: Rules = PAPER) -> Workload:
     profiles: dict[JobType, Profile] = {}
     for number, sampled in enumerate(rng.choices(read_trace(), k=rules.jobs)):
         gpus = rules.requested or max(count for count in REQUESTS if count <= sampled.gpus)
-        kind = find_closest(sampled.gpus * sampled.seconds, gpus)
+        kind = find_closest(sampled.gpus * sampled.seconds / rules.part, gpus)
         each = _make_job(kind, number, at=at, requested=gpus, rules=rules)
         traced.append(each)
         for batch in _batches(each.job):
@@ -200,7 +202,7 @@ def seconds_of(kind: Kind, gpus: int) -> float:
 
 
 def _count_iterations(kind: Kind, batch: int, *, epochs: int | None = None) -> float:
-    """Return how many iterations with this batch are worth all epochs with the smallest, or this number of them."""
+    """Return how many iterations with this batch are worth all epochs with the smallest, or as many as are given."""
     smallest = SMALLEST_BATCH[kind.model.application]
     noise = find_noise(kind.model.application, smallest)
     knots = [(progress + 0.5) / 10 for progress in range(10)]

@@ -10,7 +10,7 @@ from dljob.core.profiles import Costs, JobType
 from dljob.sim.engine.controlling.rounds import Growth
 
 Contention = Callable[[Sequence[tuple[Job, Placement]]], Sequence[float]]
-"""From all jobs that train, with their places: the share of its speed alone that each of them keeps."""
+"""By all jobs that train and where: the share of its speed alone that the others leave each of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ class Trainee:
     ran_seconds: float = 0.0
     """How long it had GPUs before that."""
     reported: Reported = Reported()
-    """Its latest report, which still holds while it waits."""
+    """Its last report, which still holds while it waits."""
     logged: tuple[Features, ...] = ()
-    """Its features at some moments."""
+    """The knowledge about it at some moments."""
     latest: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
     """When it was last looked at: iterations done, speed, total, and iterations in an epoch."""
     seen_at: float = 0.0
