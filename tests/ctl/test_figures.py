@@ -41,7 +41,7 @@ TYPED = {
     *(
         "`default`",
         "Kubeflow",
-        "[Coach's gang scheduler](reproduction/coach.md)",
+        "[Tiresias](reproduction/tiresias.md)",
         "in-process expansion",
     ),
     *("job handler, marginal utility (4.1 to 4.3)", "gangs never deadlock"),
