@@ -18,6 +18,7 @@ CLUSTER, MONGO = {"dljob.client.cluster", "dljob_web.portal"}, {"dljob.store.mon
 PLOTS = {
     *("dljob_lab.axes", "dljob_lab.comparing.bar_charts"),
     *("dljob_lab.demonstrating.pictures", "dljob_lab.plots"),
+    *("dljob_lab.reproducing.drawing", "dljob_lab.reproducing.pictures"),
 }
 SIM = {"dljob_lab.reproducing.sidecar.fitting"}
 OPERATOR = {*CLUSTER, *MONGO, "dljob_gangs", "dljob.kube", "dljob.operator"}
