@@ -420,6 +420,9 @@ def test_training_sentence_names_the_gpus_that_an_unsaved_job_keeps():
     )
     live = sentence_for_training(world, replace(unsaved, is_live=True))
     assert "; it keeps some of these GPUs, and may lose or get others live, as long as" in live
+    wide = replace(unsaved, is_live=True, placement=Placement.of({N1: [0], N2: [0]}))
+    told = sentence_for_training(world, wide)
+    assert "may lose others live, but on several nodes get none, as long as" in told
 
 
 def test_training_sentence_has_speed_progress_and_rest():

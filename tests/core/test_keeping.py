@@ -56,6 +56,24 @@ def test_unsaved_live_job_grows_and_shrinks():
     assert isinstance(started, Start)
 
 
+def test_unsaved_live_job_on_several_nodes_only_shrinks():
+    """There a process that cannot join would end all the others."""
+    live = unsaved(is_live=True, holds={"n0": (0,), "n1": (0,)})
+    nodes = make_cluster(n0=2, n1=2)
+    saved = replace(live, unsaved_from=None)
+    for name, known in [*((name, live) for name in ELASTIC), ("adaptive", saved)]:
+        alone = make_snapshot(nodes, known, profiles=PROFILES)
+        done = schedule(alone, policies.make(name)).steps
+        assert any(isinstance(step, Reshape | Move) for step in done) is (known is saved), name
+    full = replace(unsaved(holds={"n0": (0, 1), "n1": (0, 1)}), is_live=True)
+    newcomer = state("new", order=1, options=(2,))
+    world = make_snapshot(nodes, full, newcomer, profiles=PROFILES)
+    shrunk, started = schedule(world, policies.make("adaptive")).steps
+    assert isinstance(shrunk, Reshape)
+    assert set(shrunk.new.refs()) < set(shrunk.old.refs())
+    assert isinstance(started, Start)
+
+
 def test_unsaved_live_job_keeps_its_gpus_after_its_last_step():
     done = {"iterations_total": 400.0, "is_live": True}
     assert steps(unsaved(**done)) == []

@@ -5,16 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dljob_sidecar.linux.spawning import Ended
 from dljob_sidecar.processes.departing import Departure
-from dljob_sidecar.processes.live_board import NOT_AGREED, Boards, Entry, Header
+from dljob_sidecar.processes.live_board import NOT_AGREED, SLOTS, Boards, Entry, Header
+from dljob_sidecar.processes.live_changes import LiveChanges
 from dljob_sidecar.processes.ranks import Rank, RankProcess, lay_out_joining
 from dljob_sidecar.processes.releasing import Base, Release, measure
+from dljob_sidecar.serving.admitting import Admitted
 from dljob_wire.messages import Gpu, GpuProcess
+from dljob_wire.training import Split, Training
 from tests.sidecar.clients import live_through
 from tests.sidecar.targets import live_run, run
 
@@ -86,6 +90,42 @@ def test_reason_is_short_and_never_waits(board):
     assert len(board.read_reason(1)) == 1000
     os.mkfifo(board.folder / "failed-2")
     assert board.read_reason(2) == ""
+
+
+def test_process_does_not_inherit_the_reason_of_the_one_before_it(board):
+    (board.folder / "failed-1").write_text("RuntimeError: of an ended process")
+    board.clear(1)
+    assert board.read_reason(1) == ""
+
+
+def test_processes_that_join_together_never_share_a_slot(tmp_path):
+    async def story():
+        first = run(1, gpus=2, processes=2)
+        past = [rank_process(rank, has_ended=True) for rank in range(SLOTS - 2)]
+        starter: Any = SimpleNamespace(attempt=1, rank_processes=past, living=list, members=[])
+        starter.start_more = starter.rank_processes.extend
+        changes = LiveChanges(
+            Training(processes=Split.PER_GPU),
+            starter,
+            boards=Boards("incarnation.job", places=(str(tmp_path),)),
+            admission=cast(Any, SimpleNamespace(ask=lambda _, hear, **__: hear(Admitted()))),
+            memory=cast(Any, SimpleNamespace(release=Release({}))),
+            make_departure=Departure,
+            tell=lambda _: None,
+            on_changed=lambda _: None,
+        )
+        changes.begin_start(first, joins=False)
+        members = [rank_process(rank, has_ended=False) for rank in (0, 1)]
+        for one in (*past, *members):
+            changes.enter(one)
+        starter.rank_processes += members
+        starter.members = members
+        changes.change(first, live_run(first, 3, keep=(0, 1), joins=3))
+        slots = {one.slot for one in (*members, *starter.rank_processes[-3:])}
+        changes.end_start()
+        assert len(slots) == 5
+
+    live_through(story())
 
 
 def test_joining_process_sees_its_gpu_at_a_free_place():

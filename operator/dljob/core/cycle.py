@@ -44,7 +44,7 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     rigid = tuple(filter(keeping.keeps, kept))
 
     # 2. and 3. Share out the GPUs. Ask the policy twice if its first answer loses a job's work.
-    shown = tuple(map(keeping.show_rigid, running)) if rigid else running
+    shown = tuple(map(keeping.show_rigid, running)) if kept else running
     behind = (
         _find_behind(snapshot, running, pending=pending, kept=rigid) if rigid and pending else {}
     )

@@ -3,7 +3,8 @@ Jobs whose work nothing saves keep their GPUs, or some of them: the law ``work-k
 
 Called by :func:`dljob.core.cycle.schedule`. The policy sees such a job with its present number of GPUs
 as the only option. One whose processes stay when its GPUs change (``is_live``) is seen with all its options,
-because it may shrink and grow as long as some of its processes go on, until its last step. If the answer leaves all of these jobs their GPUs, it counts, so the order of
+because it may shrink and grow as long as some of its processes go on, until its last step; on several nodes it is seen
+without those that are larger, because it only shrinks there. If the answer leaves all of these jobs their GPUs, it counts, so the order of
 the policy holds: jobs behind do not get the GPUs that the first job in the queue waits for. Only if
 the answer would cost a job its work, the policy decides once more and sees neither these jobs nor
 their GPUs. They give their GPUs up where a law demands it (they are suspended, their node is lost,
@@ -43,12 +44,20 @@ def remains(state: JobState) -> bool:
 
 
 def show_rigid(state: JobState) -> JobState:
-    """Show a job that keeps its GPUs as one that can run on exactly that number; another as it
-    is."""
-    if not keeps(state) or state.placement is None:
+    """Show a job that keeps its GPUs as one that can run on exactly that number, and one that may only
+    shrink without its larger numbers; another as it is."""
+    if state.placement is None or state.unsaved_from is None or not state.has_allowed_size:
         return state
-    held = state.gang or state.placement.gpus
-    demand = replace(state.job.gpus, options=(held,), requested=held)
+    held, demand = state.gang or state.placement.gpus, state.job.gpus
+    if keeps(state):
+        options: tuple[int, ...] = (held,)
+    elif not state.may_be_joined:
+        options = tuple(gpus for gpus in demand.options if gpus <= held)
+    else:
+        return state
+    demand = replace(
+        demand, options=options, requested=min(held, max(options[0], demand.requested))
+    )
     return replace(state, job=replace(state.job, gpus=demand))
 
 

@@ -103,6 +103,8 @@ class Board:
     def clear(self, slot: int) -> None:
         """Forget an ended process, so another one can have its slot."""
         os.pwrite(self._file, bytes(ENTRY.size), BEGIN + ENTRY.size * slot)
+        with contextlib.suppress(OSError):
+            self._reason_of(slot).unlink()
 
     def write(self, *, pending: int, withdrawn: int) -> None:
         """Write the header; only under the lock."""
@@ -127,14 +129,15 @@ class Board:
     def read_reason(self, slot: int) -> str:
         """Return why a change failed in a process; empty if it did not say."""
         with contextlib.suppress(OSError):
-            file = os.open(
-                self.folder / f"failed-{slot}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            )
+            file = os.open(self._reason_of(slot), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 return os.read(file, LONGEST_REASON).decode(errors="replace").strip()
             finally:
                 os.close(file)
         return ""
+
+    def _reason_of(self, slot: int) -> Path:
+        return self.folder / f"failed-{slot}"
 
     def close(self) -> None:
         os.close(self._file)

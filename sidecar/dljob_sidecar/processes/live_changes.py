@@ -201,7 +201,9 @@ class LiveChanges:
         if self._slots < live_board.SLOTS:
             self._slots += 1
             return self._slots - 1
-        used = {one.slot for one in self._starter.rank_processes if one.is_living}
+        joining = [] if self._move is None else self._move.joining
+        living = [one for one in self._starter.rank_processes if one.is_living]
+        used = {one.slot for one in (*living, *joining)}
         return next((slot for slot in range(live_board.SLOTS) if slot not in used), None)
 
     def _watch(self, seconds: float) -> None:

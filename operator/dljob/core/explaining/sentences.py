@@ -127,11 +127,14 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     if state.unsaved_from is not None and len(state.job.gpus.options) > 1:
         is_ending = state.remaining_at(now) <= 0.0
         why = "until it ends" if is_ending else "as long as no checkpoint saves its work"
-        kept = (
-            "some of these GPUs, and may lose or get others live,"
-            if state.may_change_live
-            else "these GPUs"
-        )
+        kept = "these GPUs"
+        if state.may_change_live:
+            more = (
+                "or get others live"
+                if state.may_be_joined
+                else "others live, but on several nodes get none"
+            )
+            kept = f"some of these GPUs, and may lose {more},"
         told += f"; it keeps {kept} {why}"
     if not isfinite(total) or total <= 0.0:
         return f"{told}; it is not known yet how many iterations it needs"

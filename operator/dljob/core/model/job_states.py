@@ -124,17 +124,29 @@ class JobState:
         """
         return self.is_live and not self.adjusting and self.iterations_done < self.iterations_total
 
+    @property
+    def may_be_joined(self) -> bool:
+        """
+        False if a process that cannot join would end the others, and so their work.
+
+        In one container the SideCar withdraws such a change. Those of several containers do not know of each other whether
+        their processes have agreed on it.
+        """
+        return (
+            self.may_change_live and self.placement is not None and self.placement.shape.nodes == 1
+        )
+
     def keeps_work_on(self, placement: Placement) -> bool:
         """
         Return whether a change to these GPUs surely loses no work of a job that no checkpoint saves.
 
-        Only to a part of its GPUs, or to more in addition to all of them: a job that exchanges some has to stop if it waits
-        for GPUs of a job that waits for its own.
+        Only to a part of its GPUs, or from one node to more in addition to all of them: a job that exchanges some has to stop
+        if it waits for GPUs of a job that waits for its own.
         """
         if self.placement is None or not self.may_change_live or not self.changes_live(placement):
             return False
         held, given = set(self.placement.refs()), set(placement.refs())
-        return held <= given or given <= held
+        return given <= held or (self.may_be_joined and held <= given)
 
     def iterations_at(self, now: float) -> float:
         """How many iterations are done by ``now``."""
