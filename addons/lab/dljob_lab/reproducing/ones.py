@@ -104,7 +104,7 @@ EXPERIMENTS = (
 )
 """Each changes one assumption, or the cluster; one seed of each is played."""
 
-SEARCHED = (1, 4, 16)
+SEARCHED = (1, 16)
 """Sizes of the population, and numbers of generations."""
 SEARCH_GPUS = 32
 """Where jobs queue, and GPUs are free now and then."""
