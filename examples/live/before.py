@@ -31,6 +31,8 @@ def main():
     cuda = torch.cuda.is_available()
     dist.init_process_group("nccl" if cuda else "gloo")
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
+    if cuda:
+        torch.cuda.set_device(device)
     os.makedirs(args.out, exist_ok=True)
     latest = os.path.join(args.out, "latest.pt")
 

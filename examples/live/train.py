@@ -33,6 +33,8 @@ def main():
     cuda = torch.cuda.is_available()
     training.init_process_group("nccl" if cuda else "gloo")
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
+    if cuda:
+        torch.cuda.set_device(device)
     latest = str(training.folder(args.out) / "latest.pt")
 
     torch.manual_seed(0)

@@ -166,7 +166,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """Return the rank among the processes of this machine. After a live change it names no GPU: a process keeps its own."""
+    """Return the number of this process on its machine, and of its GPU there; live changes keep it, and may leave gaps."""
     return _number("LOCAL_RANK", default=0)
 
 
@@ -1138,7 +1138,7 @@ def _read_random() -> dict[str, Any]:
     if torch is not None:
         state["torch"] = torch.get_rng_state()
         if torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state()
+            state["cuda"] = torch.cuda.get_rng_state(_find_gpu(torch))
     return state
 
 
@@ -1150,7 +1150,7 @@ def _write_random(state: dict[str, Any]) -> None:
     if torch is not None and "torch" in state:
         torch.set_rng_state(state["torch"])
         if "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"])
+            torch.cuda.set_rng_state(state["cuda"], _find_gpu(torch))
 
 
 # --- the process group of PyTorch -------------------------------------------------------------------
@@ -1159,6 +1159,13 @@ def _write_random(state: dict[str, Any]) -> None:
 def _find_torch() -> Any:
     """Return PyTorch if the program has imported it; this module never does."""
     return sys.modules.get("torch")
+
+
+def _find_gpu(torch: Any) -> str:
+    """Return the GPU of this process: the current one is another process's where a program never calls ``set_device``."""
+    place = local_rank()
+    # A process that sees its own GPU alone knows it as the first.
+    return f"cuda:{place if place < torch.cuda.device_count() else 0}"
 
 
 def _find_distributed() -> Any:
@@ -1264,7 +1271,7 @@ class _Group:
     def arrive(self, count: int) -> None:
         """Wait for all ``count`` former ranks, because a rank that closes its connections disturbs the last step of others."""
         if self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
+            self._torch.cuda.synchronize(_find_gpu(self._torch))
         store = self.find_store()
         if store is None:
             raise RuntimeError("the store of the new ranks is missing")
@@ -1424,6 +1431,7 @@ class _Unpacker(pickle.Unpickler):  # noqa: S301 - a rank of this job has packed
 
     def persistent_load(self, told: Any) -> Any:
         shape, dtype, device = told
-        tensor = self._torch.empty(shape, dtype=dtype, device=device)
+        own = _find_gpu(self._torch) if device == "cuda" else device
+        tensor = self._torch.empty(shape, dtype=dtype, device=own)
         self.tensors.append(tensor)
         return tensor

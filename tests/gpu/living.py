@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from tests.gpu import witness
 from tests.gpu.place import Place
@@ -27,19 +28,25 @@ def show_trial(place: Place) -> Figures:
 
 
 def show_changes(place: Place, other: str) -> Figures:
-    """Two GPUs: a process leaves one of them and another one joins there, while the first goes on."""
-    idle = witness.used_mib(other)
+    """Two GPUs: each process in turn leaves its GPU and another one joins there, while the other process goes on."""
+    idle = {gpu: witness.used_mib(gpu) for gpu in (place.uuid, other)}
+
+    def is_free(gpu: str) -> bool:
+        return witness.used_mib(gpu) <= idle[gpu] + SETTLED_MIB
+
     shrinks, grows, frees, kept = [], [], [], []
     with training_on(place, place.uuid, other) as training:
-        trial, first = training.try_live(), training.pids()[0]
-        for _ in range(ROUNDS):
-            shrinks.append(training.change(0))
+        trial = training.try_live()
+        for turn in range(ROUNDS):
+            stays = turn % 2
+            pid, left = training.pids()[stays], training.gpus[1 - stays]
+            shrinks.append(training.change(stays))
             began = time.monotonic()
-            place.wait(lambda: witness.used_mib(other) <= idle + SETTLED_MIB, "a free GPU")
+            place.wait(partial(is_free, left), "a free GPU")
             frees.append(time.monotonic() - began)
-            kept.append(witness.used_mib(other) - idle)
-            grows.append(training.change(0, joins=(other,)))
-        assert training.pids()[0] == first, "the process that stays was started again"
+            kept.append(witness.used_mib(left) - idle[left])
+            grows.append(training.change(0, joins=(left,)))
+            assert training.pids()[0] == pid, "the process that stays was started again"
     return {
         "a trial, ms": trial,
         "2 -> 1, longest pause, ms": max(shrinks),
@@ -75,6 +82,11 @@ class Training:
         self._run = replace(whole, gpus=gpus, incarnation=sidecar.incarnation)
         assert sidecar.declare(self._run).status == 200
         sidecar.wait_for(lambda s: s.live is not None and s.live.capable == count)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs by rank."""
+        return self._run.gpus
 
     def pids(self) -> list[int]:
         return [one.pid for one in self._sidecar.state().processes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
@@ -200,6 +201,34 @@ def test_leaver_that_catches_its_exit_exits_again(container, monkeypatch):
         with pytest.raises(SystemExit):
             rank.passes(step)
     assert container.read(0).joined == -2
+
+
+# --- what is handed over --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("local", "gpus", "own"), [("1", 4, "cuda:1"), ("2", 1, "cuda:0")])
+def test_state_goes_to_the_gpu_of_the_process(monkeypatch, local, gpus, own):
+    monkeypatch.setenv("LOCAL_RANK", local)
+    tensor = SimpleNamespace(shape=(2,), dtype="float", device=SimpleNamespace(type="cuda"))
+    tensor.detach = lambda: SimpleNamespace(contiguous=lambda: tensor)
+    packed = io.BytesIO()
+    made: list[object] = []
+    training._Packer(packed, lambda found: found is tensor).dump([tensor])
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            device_count=lambda: gpus,
+            is_initialized=lambda: True,
+            get_rng_state=made.append,
+            set_rng_state=lambda _state, device: made.append(device),
+        ),
+        empty=lambda _shape, *, device, **_: made.append(device),
+        get_rng_state=lambda: None,
+        set_rng_state=lambda _: None,
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    training._Unpacker(io.BytesIO(packed.getvalue()), torch).load()
+    training._write_random(training._read_random())
+    assert made == [own] * 3
 
 
 # --- real processes -------------------------------------------------------------------------
