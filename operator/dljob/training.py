@@ -110,6 +110,7 @@ def should_save(step: int) -> bool:
     ``torch.distributed`` and agree by one ``all_reduce`` of a single number.
     """
     _listen_once()
+    _Request.step = step
     return _agreement().take_request(step)
 
 
@@ -324,6 +325,8 @@ class _Request:
     """The flag that a signal sets to request a save."""
 
     is_open = False
+    step: int | None = None
+    """The step at which the program asked last."""
     _listens_to: ClassVar[set[int]] = set()
 
     @classmethod
@@ -690,13 +693,14 @@ def boundary(step: int) -> bool:
     Pass a boundary after each step, on all ranks, and return what :func:`should_save` does.
 
     When a change is due this call carries it out: a rank that leaves exits here, and the others return as
-    ranks of the new number. Call it last in a step, after anything else that all ranks do together.
+    ranks of the new number. Call it last in a step, after anything else that all ranks do together. Where the program
+    has called :func:`should_save` at this step, the request is answered, and this function returns False.
     """
     process = _Live.registered
     # Newcomers begin with the next step, so the ranks cannot save this one together.
     if process is not None and process.passes(step):
         return False
-    return should_save(step)
+    return _Request.step != step and should_save(step)
 
 
 def joined_at(default: int = 0) -> int:

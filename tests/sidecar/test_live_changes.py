@@ -59,6 +59,21 @@ def test_program_without_dljob_is_its_only_rank():
     assert (training.rank(), training.world_size(), training.local_rank()) == (0, 1, 0)
 
 
+def test_request_is_answered_once_in_a_step(monkeypatch):
+    for saves in (
+        (training.should_save, training.boundary),
+        (training.boundary, training.boundary),
+    ):
+        monkeypatch.setattr(training._Request, "step", None)
+        monkeypatch.setattr(training._Request, "is_open", True)
+        first, second = saves
+        assert first(1)
+        training._Request.is_open = True
+        # Within the same step the answer of before holds, and the new request waits for the next step.
+        assert not second(1)
+        assert second(2)
+
+
 def test_attribute_of_the_wrapped_model_is_set_on_the_model():
     model = SimpleNamespace(require_backward_grad_sync=True)
     training.live(model).require_backward_grad_sync = False
