@@ -387,7 +387,9 @@ class _Board:
         restarts = _number("TORCHELASTIC_RESTART_COUNT", default=0)
         # A live change begins again with the ranks that it makes.
         self._start = restarts + (_number("DLJOB_GENERATION", default=0) << 16)
-        self._saved = -1
+        # After a live trial, which keeps the start number, a save of before is not due once more.
+        agreed = self._read(0)
+        self._saved = agreed if agreed <= self._read(self._place) else -1
 
     def take_request(self, step: int) -> bool:
         with self._alone():
