@@ -60,7 +60,7 @@ def main():
         optimizer.step()
         if dist.get_rank() == 0 and step % 10 == 0:
             print(f"step {step} loss={loss.item():.4f}", flush=True)
-        if training.boundary(step) or step % args.save_every == 0 or step == args.steps:
+        if training.should_save(step) or step % args.save_every == 0 or step == args.steps:
             if dist.get_rank() == 0:
                 state = {
                     "model": net.state_dict(),
@@ -69,6 +69,7 @@ def main():
                 }
                 torch.save(state, latest + ".tmp")
                 os.replace(latest + ".tmp", latest)
+        training.boundary(step)
     dist.barrier()
 
 

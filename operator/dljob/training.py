@@ -110,6 +110,7 @@ def should_save(step: int) -> bool:
     ``torch.distributed`` and agree by one ``all_reduce`` of a single number.
     """
     _listen_once()
+    _Request.step = step
     return _agreement().take_request(step)
 
 
@@ -324,6 +325,8 @@ class _Request:
     """The flag that a signal sets to request a save."""
 
     is_open = False
+    step: int | None = None
+    """The step at which the program asked last."""
     _listens_to: ClassVar[set[int]] = set()
 
     @classmethod
@@ -384,7 +387,9 @@ class _Board:
         restarts = _number("TORCHELASTIC_RESTART_COUNT", default=0)
         # A live change begins again with the ranks that it makes.
         self._start = restarts + (_number("DLJOB_GENERATION", default=0) << 16)
-        self._saved = -1
+        # After a live trial, which keeps the start number, a save of before is not due once more.
+        agreed = self._read(0)
+        self._saved = agreed if agreed <= self._read(self._place) else -1
 
     def take_request(self, step: int) -> bool:
         with self._alone():
@@ -690,13 +695,14 @@ def boundary(step: int) -> bool:
     Pass a boundary after each step, on all ranks, and return what :func:`should_save` does.
 
     When a change is due this call carries it out: a rank that leaves exits here, and the others return as
-    ranks of the new number. Call it last in a step, after anything else that all ranks do together.
+    ranks of the new number. Call it last in a step, after anything else that all ranks do together. Where the program
+    has called :func:`should_save` at this step, the request is answered, and this function returns False.
     """
     process = _Live.registered
     # Newcomers begin with the next step, so the ranks cannot save this one together.
     if process is not None and process.passes(step):
         return False
-    return should_save(step)
+    return _Request.step != step and should_save(step)
 
 
 def joined_at(default: int = 0) -> int:
@@ -784,7 +790,7 @@ class _Live:
     _found: ClassVar[list[_Live | None]] = []
 
     # The places of the numbers, eight bytes each, in the header and in a slot.
-    PENDING, AT, WITHDRAWN = 1, 2, 3
+    PENDING, AT, WITHDRAWN, STATE = 1, 2, 3, 4
     SLOT = 8
     PID, CAPABLE, SEEN, STEP, JOINED, JOINED_STEP, PAUSE, FAILED = range(8)
 
@@ -969,8 +975,9 @@ class _Live:
                 self._take_place(change, new)
                 if self.group is not None:
                     self.group.connect(change)
-                if new == change.leader and change.newcomers:
-                    self._hand_over(change, step, whole)
+                # A trial as well, because a state that cannot be packed must not end a training that grows.
+                if new == change.leader and (change.newcomers or change.number < 0):
+                    self._numbers[self.STATE] = self._hand_over(change, step, whole)
                 self._begin_again(whole)
         if new is None:
             self._has_left = True
@@ -1014,16 +1021,19 @@ class _Live:
         self.joins = 0
         self._finish(change, state["step"], pause=0.0)
 
-    def _hand_over(self, change: _Change, step: int, whole: Any) -> None:
+    def _hand_over(self, change: _Change, step: int, whole: Any) -> int:
+        """Pack the state for the newcomers, if there are any, and return its size in bytes."""
         parts = [part.state_dict() for part in self._parts]
         state = {"parts": parts, "random": _read_random(), "step": step, "whole": whole}
         if self.group is not None:
-            self.group.send(change, state)
-            return
-        path = self._folder / f"state-{change.number}"
-        unnamed = path.with_name(f"{path.name}.tmp")
-        unnamed.write_bytes(pickle.dumps(state))
-        unnamed.replace(path)
+            return self.group.send(change, state)
+        packed = pickle.dumps(state)
+        if change.newcomers:
+            path = self._folder / f"state-{change.number}"
+            unnamed = path.with_name(f"{path.name}.tmp")
+            unnamed.write_bytes(packed)
+            unnamed.replace(path)
+        return len(packed)
 
     def _receive(self, change: _Change) -> dict[str, Any]:
         if self.group is not None:
@@ -1338,12 +1348,16 @@ class _Group:
         is_known = "init_sync" in inspect.signature(wrapper).parameters
         return {"init_sync": False} if is_known else {}
 
-    def send(self, change: _Change, state: Any) -> None:
+    def send(self, change: _Change, state: Any) -> int:
+        """Pack the state, send it to the newcomers, if there are any, and return its size in bytes."""
         packed = io.BytesIO()
         packer = _Packer(packed, self._is_sent_apart)
         packer.dump(state)
-        self._coming.set("state", packed.getvalue())
-        self._pass_on(packer.tensors, after=None, to=change.newcomers[0])
+        if change.newcomers:
+            self._coming.set("state", packed.getvalue())
+            self._pass_on(packer.tensors, after=None, to=change.newcomers[0])
+        apart = sum(each.numel() * each.element_size() for each in packer.tensors)
+        return packed.tell() + int(apart)
 
     def receive(self, change: _Change) -> Any:
         unpacker = _Unpacker(io.BytesIO(self._coming.get("state")), self._torch)

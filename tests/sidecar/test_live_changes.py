@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import pickle
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +59,21 @@ def test_program_without_dljob_is_its_only_rank():
     assert not training.boundary(1)
     assert training.joined_at(7) == 7
     assert (training.rank(), training.world_size(), training.local_rank()) == (0, 1, 0)
+
+
+def test_request_is_answered_once_in_a_step(monkeypatch):
+    for saves in (
+        (training.should_save, training.boundary),
+        (training.boundary, training.boundary),
+    ):
+        monkeypatch.setattr(training._Request, "step", None)
+        monkeypatch.setattr(training._Request, "is_open", True)
+        first, second = saves
+        assert first(1)
+        training._Request.is_open = True
+        # Within the same step the answer of before holds, and the new request waits for the next step.
+        assert not second(1)
+        assert second(2)
 
 
 def test_attribute_of_the_wrapped_model_is_set_on_the_model():
@@ -204,6 +221,43 @@ def test_leaver_that_catches_its_exit_exits_again(container, monkeypatch):
 
 
 # --- what is handed over --------------------------------------------------------------------
+
+
+class Unsent:
+    def state_dict(self):
+        return {"hook": lambda: None}
+
+
+def carry_out_trial(rank: training._Live, part: object) -> None:
+    change = rank._take(2)._replace(
+        number=-1, members=[0], slots={0: 0}, local_ranks={0: 0}, containers=1
+    )
+    rank._parts, rank._sharded, rank._wrap = (part,), None, None
+    rank._wrapped = training._Wrapped(None)
+    rank._carry_out(change, step=3, entered=0.0)
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Put the variables that a change writes back."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "_exit", exit_at_once)
+
+
+@pytest.mark.usefixtures("environment")
+def test_trial_packs_the_state_and_tells_its_size(container):
+    rank = make_ranks(container)[0]
+    carry_out_trial(rank, Counter())
+    assert rank._numbers[rank.STATE] > len(pickle.dumps(random.getstate()))
+    assert not list(container.folder.glob("state-*"))
+
+
+@pytest.mark.usefixtures("environment")
+def test_trial_finds_a_state_that_cannot_be_packed(container):
+    rank = make_ranks(container)[0]
+    with pytest.raises(Exited):
+        carry_out_trial(rank, Unsent())
+    assert "pickle" in (container.folder / "failed-0").read_text()
 
 
 @pytest.mark.parametrize(("local", "gpus", "own"), [("1", 4, "cuda:1"), ("2", 1, "cuda:0")])

@@ -227,6 +227,22 @@ def test_ranks_that_cannot_agree_get_a_remedy(monkeypatch, board):
             training.should_save(1)
 
 
+def test_trial_asks_for_no_save_a_second_time(monkeypatch, board):
+    path = board[rank_environment.AGREEMENT]
+    monkeypatch.setattr(training._Request, "is_open", True)
+    before = training._Board(path, 0, world=1)
+    assert [before.take_request(step) for step in (7, 8)] == [False, True]
+    assert not before.take_request(9)
+    after = training._Board(path, 0, world=1)
+    assert not after.take_request(10)
+    training._Request.is_open = True
+    assert [after.take_request(step) for step in (11, 12)] == [False, True]
+    training._Request.is_open = True
+    assert not after.take_request(13)
+    # One that is agreed and not reached stays due.
+    assert training._Board(path, 0, world=1).take_request(14)
+
+
 def test_restart_by_a_launcher_ignores_former_steps(monkeypatch, board):
     path = board[rank_environment.AGREEMENT]
     first = [training._Board(path, rank, world=2) for rank in (0, 1)]
