@@ -694,6 +694,7 @@ def boundary(step: int) -> bool:
     """
     Pass a boundary after each step, on all ranks, and return what :func:`should_save` does.
 
+    ``step`` rises by exactly one, because the ranks agree on the very number at which a change takes place.
     When a change is due this call carries it out: a rank that leaves exits here, and the others return as
     ranks of the new number. Call it last in a step, after anything else that all ranks do together. Where the program
     has called :func:`should_save` at this step, the request is answered, and this function returns False.

@@ -245,7 +245,7 @@ def environment(monkeypatch):
 
 
 @pytest.mark.usefixtures("environment")
-def test_trial_packs_the_state_and_tells_its_size(container):
+def test_trial_packs_the_state_and_writes_its_size(container):
     rank = make_ranks(container)[0]
     carry_out_trial(rank, Counter())
     assert rank._numbers[rank.STATE] > len(pickle.dumps(random.getstate()))
