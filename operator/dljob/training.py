@@ -982,6 +982,8 @@ class _Live:
                 self._begin_again(whole)
         if new is None:
             self._has_left = True
+            # One of the others is the leader now, also for exit handlers.
+            os.environ.update(RANK="-1", DLJOB_RANK="-1")
             self._write(self.JOINED, -change.number)
             sys.exit(0)
         self._finish(change, step, pause=time.monotonic() - entered)
@@ -1352,7 +1354,7 @@ class _Group:
     def send(self, change: _Change, state: Any) -> int:
         """Pack the state, send it to the newcomers, if there are any, and return its size in bytes."""
         packed = io.BytesIO()
-        packer = _Packer(packed, self._is_sent_apart)
+        packer = _Packer(packed, self._torch, self._is_sent_apart)
         packer.dump(state)
         if change.newcomers:
             self._coming.set("state", packed.getvalue())
@@ -1423,10 +1425,20 @@ def _make_moving_store(distributed: Any) -> Any:
 class _Packer(pickle.Pickler):
     """Packs objects, and leaves out the tensors that the group sends."""
 
-    def __init__(self, file: io.BytesIO, is_sent_apart: Callable[[Any], bool]) -> None:
+    def __init__(self, file: io.BytesIO, torch: Any, is_sent_apart: Callable[[Any], bool]) -> None:
         super().__init__(file)
-        self._is_sent_apart = is_sent_apart
+        self._torch, self._is_sent_apart = torch, is_sent_apart
         self.tensors: list[Any] = []
+
+    def reducer_override(self, found: Any) -> Any:
+        """Pack a view without the rest of the storage that it is a part of."""
+        if type(found) is not self._torch.Tensor or found.layout is not self._torch.strided:
+            return NotImplemented
+        # PyTorch 1.13 has only the former name.
+        storage = getattr(found, "untyped_storage", found.storage)()
+        if storage.nbytes() <= found.numel() * found.element_size():
+            return NotImplemented
+        return found.detach().clone().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
     def persistent_id(self, found: Any) -> Any:
         if not self._is_sent_apart(found):

@@ -206,6 +206,7 @@ def test_process_of_a_launcher_takes_no_part(container, monkeypatch):
 
 
 def test_leaver_that_catches_its_exit_exits_again(container, monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ, "RANK": "0", "DLJOB_RANK": "0"})
     rank = make_ranks(container)[0]
     for other in (1, 2):
         rank._numbers[8 * (other + 1) + rank.SEEN] = 2
@@ -217,6 +218,7 @@ def test_leaver_that_catches_its_exit_exits_again(container, monkeypatch):
     for step in (2, 3):
         with pytest.raises(SystemExit):
             rank.passes(step)
+    assert not training.is_leader()
     assert container.read(0).joined == -2
 
 
@@ -267,8 +269,8 @@ def test_state_goes_to_the_gpu_of_the_process(monkeypatch, local, gpus, own):
     tensor.detach = lambda: SimpleNamespace(contiguous=lambda: tensor)
     packed = io.BytesIO()
     made: list[object] = []
-    training._Packer(packed, lambda found: found is tensor).dump([tensor])
     torch = SimpleNamespace(
+        Tensor=None,
         cuda=SimpleNamespace(
             device_count=lambda: gpus,
             is_initialized=lambda: True,
@@ -279,10 +281,53 @@ def test_state_goes_to_the_gpu_of_the_process(monkeypatch, local, gpus, own):
         get_rng_state=lambda: None,
         set_rng_state=lambda _: None,
     )
+    training._Packer(packed, torch, lambda found: found is tensor).dump([tensor])
     monkeypatch.setitem(sys.modules, "torch", torch)
     training._Unpacker(io.BytesIO(packed.getvalue()), torch).load()
     training._write_random(training._read_random())
     assert made == [own] * 3
+
+
+class Storage:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def nbytes(self) -> int:
+        return self.size
+
+
+class Tensor:
+    """As PyTorch's, it is pickled with its whole storage."""
+
+    layout = "strided"
+
+    def __init__(self, size: int, storage: int) -> None:
+        self.size, self._storage = size, storage
+
+    def storage(self) -> Storage:
+        return Storage(self._storage)
+
+    def numel(self) -> int:
+        return self.size
+
+    def element_size(self) -> int:
+        return 1
+
+    def detach(self) -> Tensor:
+        return self
+
+    def clone(self) -> Tensor:
+        return Tensor(self.size, self.size)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self._storage),)
+
+
+@pytest.mark.parametrize("storage", [10, 100000])
+def test_view_is_packed_without_the_rest_of_its_storage(storage):
+    torch, packed = SimpleNamespace(Tensor=Tensor, strided="strided"), io.BytesIO()
+    training._Packer(packed, torch, lambda _: False).dump({"view": Tensor(10, storage)})
+    assert training._Unpacker(io.BytesIO(packed.getvalue()), torch).load() == {"view": bytes(10)}
 
 
 # --- real processes -------------------------------------------------------------------------
