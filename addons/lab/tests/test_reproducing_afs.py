@@ -54,7 +54,7 @@ def test_max_min_is_counted_where_it_is_ahead_of_both():
     assert (row.paper, row.ours) == (5, 1)
 
 
-def test_what_was_not_tried_is_listed():
+def test_figures_that_were_not_tried_are_listed():
     missing = [row for row in ROWS.values() if isnan(row.ours)]
     assert [row.paper for row in missing] == [2.12, 2.82, 1.19, 1.30]
     assert {row.verdict for row in missing} == {Verdict.NOT_TRIED}

@@ -14,7 +14,7 @@ TOLERANCE = 0.1
 
 
 class Wanted(Enum):
-    """In which direction a figure of the paper counts for what it claims."""
+    """In which direction a figure of the paper counts for its claim."""
 
     MORE = "more"
     LESS = "less"

@@ -101,7 +101,7 @@ def reproduce(
     published = read_published()
     plan = list(_plan(published, world, is_whole=is_whole))
     progress = Progress(world, watch, total=len(plan))
-    # What searches for minutes begins first, so that no processor waits for it alone at the end.
+    # A policy that searches for minutes begins first, so that no processor waits for it alone at the end.
     plan.sort(key=lambda each: not each[1].is_slow)
     played = list(play_all(partial(_play, world=world), plan, step=progress.step))
     played.sort(key=lambda each: (each.place, ENTRIES.index(each.entry)))

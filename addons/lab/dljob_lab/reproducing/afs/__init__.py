@@ -1,1 +1,1 @@
-"""The evaluation of AFS: its workload, its plays, and the paper's figures beside ours."""
+"""The evaluation of AFS: its workload, its plays, and the paper's figures next to ours."""

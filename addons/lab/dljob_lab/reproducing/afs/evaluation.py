@@ -27,7 +27,7 @@ WINDOW = 200
 """The jobs of a window in the usual form."""
 
 RESTART_S = 30.0
-"""What a restart costs where it costs something: "tens of seconds" (section 2.1, Figure 1)."""
+"""The cost of a restart where it is not free: "tens of seconds" (section 2.1, Figure 1)."""
 
 HEAVY = "b436b2"
 """Trace 3, of heavy contention (Figure 2b)."""
@@ -46,7 +46,7 @@ VARIANTS = (
     *(Variant(f"greedy {policy}", policy, is_greedy=True) for policy in RIGID),
     Variant("afs-p with restarts", "afs-p", restart_s=RESTART_S),
 )
-"""What is played on every trace. The paper's Optimus shares out again periodically."""
+"""Played on every trace. The paper's Optimus shares out again periodically."""
 
 
 class Claim(NamedTuple):
@@ -93,7 +93,7 @@ CLAIMS = (
 )
 
 MAX_MIN_AHEAD = 5
-"""Section 2.2: on so many of eleven traces Max-Min is ahead of both SRTF and SRSF."""
+"""Section 2.2: the number of traces, of eleven, on which Max-Min is ahead of both SRTF and SRSF."""
 
 PAIRS = (
     *(("afs-l", slower) for slower in ("srtf", "srsf", "srtf-e", "srsf-e", "optimus", "max-min")),

@@ -30,7 +30,7 @@ class Variant(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is played."""
+    """A trace, and how it is played."""
 
     cluster: str
     path: Path

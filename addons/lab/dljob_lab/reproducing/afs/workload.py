@@ -89,7 +89,7 @@ def _read_curves() -> Mapping[JobType, Curve]:
 
 
 def draw_model(gpus: int, key: str) -> Model:
-    """Draw one of the models that scale to so many GPUs, or else the one that scales furthest; by the key alone."""
+    """Draw one of the models that scale to these GPUs, or else the one that scales furthest; by the key alone."""
     furthest = max(MODELS, key=lambda model: model.most)
     able = [model for model in MODELS if model.most >= gpus] or [furthest]
     return random.Random(key).choice(able)

@@ -167,7 +167,7 @@ def read_times(record: Record) -> Mapping[str, float]:
         "job-2-trains": trains_2,
         "job-2-done": done_2,
         "job-1-trains-on-4": trains_on_4,
-        # Job 1 may only be told something after that, when it had not begun by then.
+        # A job 1 that had not begun by then halts only after that.
         "reshape-down": trains_2 - told if told < trains_2 else math.nan,
         "reshape-up": trains_on_4 - done_2,
     }

@@ -65,6 +65,6 @@ HELD_OUT = {
 """
 By the approach whose times the fit did not see.
 
-What the other two leave open has its smallest value: without SideCar, for instance, nothing tells the start of a process
-from that of its pod.
+A constant that the other two leave open has its smallest value: without SideCar, for instance, nothing separates the start
+of a process from that of its pod.
 """

@@ -62,11 +62,11 @@ ITERATIONS_S = {("V100", 1): 0.18, ("V100", 2): 0.14, ("P100", 1): 0.25, ("P100"
 """Table IV: an iteration of job type 0, which is the first of Table VI."""
 
 GROWTHS = {2: 1.7, 4: 2.4}
-"""Section I: how many times as fast a ResNet trains on so many GPUs as on one."""
+"""Section I: how many times as fast a ResNet trains on several GPUs as on one."""
 
 
 def _compare_types() -> Iterator[Row]:
-    """What the paper says of the speeds of its jobs, beside the rule that stands for them here."""
+    """Set the paper's statements on the speeds of its jobs next to the rule that stands for them here."""
     kind = JOB_SET_ONE[0]
     speeds = make_profile(kind, ("V100", "P100")).speeds
     for (gpu_type, gpus), paper in ITERATIONS_S.items():

@@ -63,7 +63,7 @@ STARTS = np.array([1.0, GPUS, 1.0, GPUS, 0.0, 0.0, 0.0, 0.0])
 
 LEAD_S = 10.0
 """
-Figure 3: job 1 trains when job 2 is submitted. The fit asks for so much time in between, so that this survives the
+Figure 3: job 1 trains when job 2 is submitted. The fit asks for this time in between, so that it survives the
 rounding too.
 """
 
@@ -74,7 +74,7 @@ SLACK = 1e-6
 """How much the largest error may exceed the least possible while the sum of errors is lowered."""
 
 SMALL = 1e-7
-"""What a second of a constant weighs against the sum of errors: something only where nothing else decides."""
+"""The weight of a second of a constant against the sum of errors: it decides only where nothing else does."""
 
 
 def measure_errors(values: Floats) -> Floats:
