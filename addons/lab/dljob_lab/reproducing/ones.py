@@ -95,7 +95,7 @@ EXPERIMENTS = (
     Case(name="as assumed"),
     Case(name="32 GPUs", gpus=32),
     Case(name="jobs of a quarter of the GPU time", rules=replace(PAPER, part=4)),
-    Case(name="declared lengths, no accuracy", rules=replace(PAPER, reports=False)),
+    Case(name="declared lengths instead of accuracy", rules=replace(PAPER, reports=False)),
     Case(name="updates after a tenth of an epoch", epoch_part=10),
     Case(name="long jobs are not scaled down", policy="ones:penalty=0"),
     Case(name="large batches cost no convergence", rules=replace(PAPER, free=True)),
@@ -249,7 +249,7 @@ class _Compared:
 
     def iter_changed(self) -> Iterator[Row]:
         """The same in an experiment, which the paper does not have."""
-        yield from self._reduce("completion", "jct reduction, experiment", {})
+        yield from self._reduce("completion", "jct reduction in an experiment", {})
 
     def iter_absolute(self) -> Iterator[Row]:
         """The average completion times themselves (Figures 15a and 17)."""
