@@ -60,7 +60,7 @@ def perform(task: Task) -> Result:
 def _run_in_pool(tasks: Sequence[tuple[int, Task]], processes: int) -> Iterator[Finished]:
     queue = iter(tasks)
     under_way: dict[Future[Result], int] = {}
-    with _open_pool(processes) as pool:
+    with open_pool(processes) as pool:
         for future in _iter_done(pool, queue, under_way=under_way, most=processes * AHEAD):
             if isinstance(future.exception(), BrokenProcessPool):
                 break
@@ -99,7 +99,7 @@ def _submit(pool: ProcessPoolExecutor, task: Task) -> Future[Result]:
 
 
 @contextmanager
-def _open_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+def open_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool whose processes are ended at once if its user does not come to the end."""
     # Not by fork: a progress bar has a thread, whose locks the children would inherit.
     context = multiprocessing.get_context("spawn")
