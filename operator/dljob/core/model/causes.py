@@ -28,6 +28,7 @@ class CauseCode(StrEnum):
     TWO_MASTERS = "TwoMasters"
     # Why it gives some away, or waits.
     NAMESPACE_LIMIT = "NamespaceLimit"
+    QUEUE_QUOTA = "QueueQuota"
     # Why a job waits.
     NO_ROOM = "NoRoom"
     NO_ROOM_ON_ONE_NODE = "NoRoomOnOneNode"
@@ -50,6 +51,7 @@ OWN_REASONS = frozenset(
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
         CauseCode.NAMESPACE_LIMIT,
+        CauseCode.QUEUE_QUOTA,
         CauseCode.FASTER_WITH_FEWER,
         CauseCode.TOO_LARGE,
         CauseCode.EXPLORING,
@@ -66,6 +68,7 @@ DEMANDS = frozenset(
         CauseCode.GPUS_GONE,
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
+        CauseCode.QUEUE_QUOTA,
         CauseCode.GANG_INCOMPLETE,
     }
 )
