@@ -22,7 +22,9 @@ from dljob.operator.kueue.layers import (
 LOW, MIDDLE, HIGH = Layer(0, 2), Layer(2, 4), Layer(4, 8)
 JOB = Demand(queue="q", options=(2, 4, 8))
 PENDING = Request("q")
-ADMITTED = Request("q", is_reserved=True, is_admitted=True, is_ready=True, flavor="a100")
+ADMITTED = Request(
+    "q", is_judged=True, is_reserved=True, is_admitted=True, is_ready=True, flavor="a100"
+)
 EVICTED = replace(ADMITTED, is_evicted=True, told="back for team-b")
 ALL = {LOW: ADMITTED, MIDDLE: ADMITTED, HIGH: ADMITTED}
 
@@ -122,9 +124,13 @@ def test_rigid_job_has_all_or_nothing():
     )
 
 
-def test_running_job_goes_on_until_kueue_is_asked():
+def test_running_job_goes_on_until_kueue_has_decided():
     assert find_ceiling(running(4), {}) is None
+    assert find_ceiling(running(4), {LOW: PENDING}) is None
     assert find_due(running(4, known=0), {}) == {LOW: Wanted.ASKED}
+    refused = find_ceiling(running(4), {LOW: replace(PENDING, is_judged=True)})
+    assert refused is not None
+    assert refused.gpus == 0
 
 
 def test_sentences_name_queue_layer_and_taker():

@@ -5,6 +5,7 @@ A witness that sees the processes holds that they never use more GPUs than Kueue
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -28,11 +29,10 @@ from tests.control.played import World
 from tests.control.stories import Plot, Story
 
 QUEUE = "q"
-PENDING = Request(QUEUE)
-ADMITTED = Request(QUEUE, is_reserved=True, is_admitted=True, flavor="f")
-EVICTED = Request(
-    QUEUE, is_reserved=True, is_admitted=True, is_evicted=True, flavor="f", told="back for others"
-)
+ASKED = Request(QUEUE)
+PENDING = Request(QUEUE, is_judged=True)
+ADMITTED = Request(QUEUE, is_judged=True, is_reserved=True, is_admitted=True, flavor="f")
+EVICTED = replace(ADMITTED, is_evicted=True, told="back for others")
 Key = tuple[JobId, Layer]
 
 
@@ -70,7 +70,7 @@ class PlayedKueue:
             self.cleared += 1
             self.requests[key] = PENDING
         elif wanted is Wanted.ASKED:
-            self.requests.setdefault(key, PENDING)
+            self.requests.setdefault(key, ASKED)
             self._priorities[key] = priority
 
     def forget(self, job: JobId) -> None:
@@ -88,6 +88,7 @@ class PlayedKueue:
             if missing <= 0:
                 self.requests[key] = ADMITTED
             else:
+                self.requests[key] = PENDING
                 self._evict(missing - self._leaving(), below=self._priorities[key])
 
     def _evict(self, missing: int, *, below: int | None = None) -> None:

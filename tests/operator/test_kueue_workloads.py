@@ -98,7 +98,7 @@ def test_steps_are_below_every_minimum_and_the_highest_goes_first():
 
 def test_request_is_read():
     assert read_request(make()) == Request("q")
-    with_quota = Request("q", is_reserved=True, is_admitted=True, flavor="a100")
+    with_quota = Request("q", is_judged=True, is_reserved=True, is_admitted=True, flavor="a100")
     assert read_request(admitted()) == with_quota
     assert read_request(admitted(PodsReady=("True", "PodsReady", ""))).is_ready
     evicted = read_request(admitted(Evicted=("True", "Preempted", EVICTION)))

@@ -29,6 +29,8 @@ class Request:
     """A Workload of a job, as Kueue shows it."""
 
     queue: str
+    is_judged: bool = False
+    """Kueue has decided about it before."""
     is_reserved: bool = False
     """It has quota."""
     is_admitted: bool = False
@@ -114,8 +116,8 @@ def count_admitted(layers: Sequence[Layer], requests: Mapping[Layer, Request]) -
 def find_ceiling(demand: Demand, requests: Mapping[Layer, Request]) -> Ceiling | None:
     """Return the quota of a job; ``None`` if none holds for it."""
     layers = split(demand, requests)
-    if not layers or (demand.decided and not requests):
-        # Kueue does not know this running job yet: the setting is new.
+    if not layers or (demand.decided and not any(each.is_judged for each in requests.values())):
+        # Kueue does not know this running job yet, because the setting is new.
         return None
     top = count_admitted(layers, requests)
     end, queue = demand.options[-1], demand.queue

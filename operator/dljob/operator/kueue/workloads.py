@@ -137,6 +137,7 @@ def read_request(workload: Json) -> Request:
     told = f"back for {found[1]}" if found else f"away ({evicted.get('reason', DEACTIVATED)})"
     return Request(
         queue=workload["spec"].get("queueName", ""),
+        is_judged="QuotaReserved" in said,
         is_reserved="QuotaReserved" in true,
         is_admitted="Admitted" in true,
         is_evicted=is_evicted,
