@@ -56,6 +56,7 @@ def admitted(**conditions: tuple[str, str, str]) -> dict[str, Any]:
 
 def test_workload_asks_for_gpus_alone_and_belongs_to_its_job():
     made = make()
+    assert (made["apiVersion"], made["kind"]) == ("kueue.x-k8s.io/v1beta2", "Workload")
     assert made["metadata"]["name"] == "net-0-2"
     assert made["metadata"]["labels"][JOB_LABEL] == "net"
     assert layer_of(made) == LOW

@@ -8,6 +8,7 @@ from dljob.control.situation.status_documents import write_time
 from dljob.core.model import GpuDemand
 from dljob.kube import names
 from dljob.kube.documents import Json
+from dljob.kube.resources import WORKLOADS
 from dljob.operator.kueue.layers import Layer, Request, Wanted
 from dljob.operator.nodes.nodes import TYPE_LABELS
 from dljob.operator.nodes.placeholders import RESOURCE
@@ -69,6 +70,8 @@ def make_workload(
     if affinity := _affinity(pod, demand.types):
         template["affinity"] = affinity
     return {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": WORKLOADS.kind,
         "metadata": {
             "name": f"{metadata['name']}-{layer.low}-{layer.high}",
             "namespace": metadata["namespace"],
