@@ -26,6 +26,7 @@ EVERYTHING = {
         "pool": {"mode": "reserve"},
         "limits": {"maxGpus": {"*": 4}},
         "pods": {"releaseSeconds": 90},
+        "kueue": {"enabled": True},
     },
     "nodeSelector": {"role": "control"},
     "tolerations": [{"key": "control", "operator": "Exists"}],
@@ -62,6 +63,7 @@ def test_operator_accepts_the_rendered_settings(helm, tmp_path):
     assert settings.pods.image == "dljob-sidecar@sha256:" + "0" * 64
     assert settings.pods.pull_secrets == ("team",)
     assert settings.pods.release_seconds == 90
+    assert settings.kueue.enabled
     files = (settings.notify.url_file, settings.notify.token_file)
     assert files == ("/etc/dljob-notify/url", "/etc/dljob-notify/token")
     assert settings.pods.runtime_class == "nvidia", "other settings keep their defaults"
@@ -361,3 +363,22 @@ def test_notify_secret_is_where_the_settings_say(helm):
     ]
     [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "notify"]
     assert mount == {"name": "notify", "mountPath": "/etc/dljob-notify", "readOnly": True}
+
+
+def test_rights_and_policies_for_kueue_come_with_the_setting(helm):
+    def kueue(values):
+        documents = helm.render(values).documents
+        rules = [rule for each in documents for rule in each.get("rules", ())]
+        ours = [rule for rule in rules if "kueue.x-k8s.io" in rule.get("apiGroups", ())]
+        names = {each["metadata"]["name"] for each in documents}
+        verbs = {(what, verb) for r in ours for what in r["resources"] for verb in r["verbs"]}
+        return verbs, names & {"dljob-queue-changes", "dljob-operator-workloads"}
+
+    assert kueue({}) == (set(), set())
+    verbs, policies = kueue({"settings": {"kueue": {"enabled": True}}})
+    assert policies == {"dljob-queue-changes", "dljob-operator-workloads"}
+    assert verbs == {
+        *(("workloads", verb) for verb in ("list", "watch", "create", "delete")),
+        ("workloads/status", "patch"),
+        *(("resourceflavors", verb) for verb in ("list", "watch")),
+    }

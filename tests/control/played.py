@@ -28,7 +28,7 @@ from dljob.control.situation.ports import (
     PodPhase,
 )
 from dljob.control.situation.status import Booking, Status
-from dljob.core.model import Job, JobId, Node, NodeName
+from dljob.core.model import Ceiling, Job, JobId, Node, NodeName
 from dljob_sidecar.behaviour.machine import Limits
 from dljob_wire.messages import Progress, State, Target, Warmth
 from tests.control.played_sidecars import Container, Processes
@@ -181,6 +181,7 @@ class World:
         self.listeners: list[Callable[[PlayedPod], None]] = []
         self.records = 0
         self.holds: dict[str, str] = {}
+        self.find_ceilings: Callable[[Mapping[JobId, Entry]], Mapping[JobId, Ceiling]] = lambda _: {}
         """Held namespaces, with the reason."""
         self.unkept: dict[JobId, str] = {}
         """Jobs whose status is refused, with the reason."""
@@ -422,6 +423,7 @@ class PlayedPlatform:
                 for booking in entry.status.pods
             },
             holds=dict(world.holds),
+            ceilings=world.find_ceilings(world.entries),
         )
 
     async def record(self, statuses: Mapping[JobId, Status]) -> None:

@@ -14,6 +14,7 @@ from dljob.core.measuring import Resumption
 from dljob.core.model import (
     Cause,
     CauseCode,
+    Ceiling,
     Checkpoint,
     Direction,
     GpuRef,
@@ -741,3 +742,29 @@ def test_failure_of_an_overtaken_attempt_is_no_crash():
     """It failed because of the stop."""
     state = running(run(3, 0), stop(4), RankEnded(1, 0, None, 15), Gone(1))
     assert judged(cast("a", generation=2, n0=state, phase=Phase.QUEUED)).failures == 0
+
+
+# --- the quota of queues ---------------------------------------------------------------------
+
+
+def test_waiting_job_has_a_condition_about_its_quota():
+    scene = make_scene(
+        cast("a", phase=Phase.QUEUED), cast("b", {"n0": (0, 1)}, n0=running(run(2, 0, 1)))
+    )
+    ceilings = {
+        A: Ceiling(0, "Pending", "none of 2 GPUs yet"),
+        JobId("b"): Ceiling(2, "Admitted", "2 of 2 GPUs"),
+    }
+    told = judge(replace(scene, ceilings=ceilings), RULES)
+    found = {
+        job: verdict.status.condition(ConditionType.QUOTA_RESERVED) for job, verdict in told.items()
+    }
+    kind = ConditionType.QUOTA_RESERVED
+    assert found == {
+        A: Condition(kind, status=False, reason="Pending", message="none of 2 GPUs yet"),
+        "b": Condition(kind, status=True, reason="Admitted", message="2 of 2 GPUs"),
+    }
+    again = replace(scene, ceilings=ceilings).with_statuses(
+        {job: verdict.status for job, verdict in told.items()}
+    )
+    assert A not in judge(again, RULES), "it is written once"

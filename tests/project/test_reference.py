@@ -46,6 +46,9 @@ NO_REASONS = {
     *("PodInitializing", "ErrImagePull", "NoSchedule", "NoExecute", "Exists", "In", "Node", "Pod"),
     *("OnFailure", "Memory", "Mi", "RuntimeDefault", "Succeeded", "Failed", "Namespaced", "List"),
     *("CustomResourceDefinition", "ToBeDeletedByClusterAutoscaler"),
+    # Kueue's own words.
+    *("Preempted", "NodeFailures", "NoReservation", "Requeued", "PodsReady", "QuotaReserved"),
+    *("Deactivated", "Workload", "ResourceFlavor", "Never"),
     # Columns of kubectl, phases, and states of checkpoints and pods.
     *("Age", "Ahead", "Allocation", "Failures", "GPUs", "Max", "Options", "Phase", "Priority"),
     *("Progress", "Reason", "Reshapes", "Speed", "Starts", "Completed", "Lost", "Ended"),

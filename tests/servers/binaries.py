@@ -188,7 +188,12 @@ PROMQL = Kit(
     source=HERE / "promql",
     pins=("go.mod", "go.sum", "main.go"),
 )
-KITS = (FERRETDB, ETCD, CONTROL_PLANE, KUBECTL, NODE, HELM, PROMQL)
+KUEUE = Kit(
+    noun="Kueue",
+    programs={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+    source=HERE / "kueue",
+)
+KITS = (FERRETDB, ETCD, CONTROL_PLANE, KUBECTL, NODE, HELM, PROMQL, KUEUE)
 
 
 def find_ferretdb() -> Path:

@@ -18,6 +18,11 @@
 {{- toYaml (mergeOverwrite (deepCopy .Values.settings) $own) -}}
 {{- end -}}
 
+{{/* Whether jobs are in the queues of Kueue: not empty if so. */}}
+{{- define "dljob.inQueues" -}}
+{{- if dig "kueue" "enabled" false .Values.settings }}true{{ end -}}
+{{- end -}}
+
 {{/* Whether placeholder pods hold GPUs, with the priority class of the chart: not empty if so. */}}
 {{- define "dljob.holdsGpus" -}}
 {{- $pool := dig "pool" dict .Values.settings -}}

@@ -122,6 +122,7 @@ class Observer:
             begun=self._sent.begun,
             machines=observation.machines,
             priorities=observation.priorities,
+            ceilings=observation.ceilings,
         )
 
     def _is_untrusted(self, key: PodKey, pod: Pod, *, entries: Mapping[JobId, Entry]) -> bool:

@@ -28,7 +28,7 @@ from dljob.core.checking import BrokenLaw
 from dljob.core.contract import Policy
 from dljob.core.model import CauseCode, JobId, Mechanism, Snapshot
 from dljob.core.placement.limits import NamespaceLimits
-from dljob.core.planning import Plan, Stop, Wait
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dljob.core.profiles import Costs
 
 log = logging.getLogger(__name__)
@@ -163,6 +163,7 @@ class Scheduler:
                 snapshots.count_speeds(entry, profiles.get(entry.job.type)),
                 counts(entry.job, entry.status, now=scene.now),
                 scene.needs.get(job),
+                scene.ceilings.get(job),
             )
             for job, entry in scene.entries.items()
             if snapshots.is_schedulable(scene, entry)
@@ -247,6 +248,13 @@ class Scheduler:
             for state in snapshot.pending
         }
         return Decision(statuses)
+
+    def suppose(self, scene: Scene) -> Mapping[JobId, int]:
+        """Return the GPUs that jobs would get by a decision about this scene, where these are others."""
+        plan = cycle.schedule(self.snapshot(scene), self._options.policy)
+        got = {step.job: step.placement.gpus for step in plan.steps if isinstance(step, Start)}
+        changes = (step for step in plan.steps if isinstance(step, Reshape | Move))
+        return got | {step.job: step.new.gpus for step in changes}
 
     def snapshot(self, scene: Scene) -> Snapshot:
         """Return the scheduler's input for a decision about this scene."""

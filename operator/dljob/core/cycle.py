@@ -26,6 +26,7 @@ ATTEMPTS = 4
 
 _OUTRANKED = Cause(CauseCode.OUTRANKED)
 _SPEC_CHANGED = Cause(CauseCode.SPEC_CHANGED)
+_QUEUE_QUOTA = Cause(CauseCode.QUEUE_QUOTA)
 
 
 def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
@@ -250,7 +251,7 @@ def show(
 
 def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
     """
-    Let those change that would keep a number of GPUs that their user no longer allows.
+    Let those change that would keep a number of GPUs that their user, or the quota of their queue, no longer allows.
 
     They go to the next lower allowed number, which is available at once, or else to the next higher
     one. Only a job that finds no room for that loses all, so that an edit costs a reshape and no pod. A policy
@@ -262,12 +263,21 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
         if state.has_allowed_size:
             continue
         share, options = decision.shares.get(state.id), state.job.gpus.options
+        cause = _why_not_allowed(state)
         if share is not None and share.gpus not in options:
             lower = [n for n in options if n < share.gpus]
-            fitted[state.id] = Share(lower[-1] if lower else state.least, _SPEC_CHANGED)
+            fitted[state.id] = Share(lower[-1] if lower else state.least, cause)
         elif share is not None:
-            fitted[state.id] = share._replace(cause=_SPEC_CHANGED)
+            fitted[state.id] = share._replace(cause=cause)
     return replace(decision, shares={**decision.shares, **fitted}) if fitted else decision
+
+
+def _why_not_allowed(state: JobState) -> Cause:
+    """Return why a job may not keep its number of GPUs."""
+    placement, ceiling = state.placement, state.ceiling
+    if placement is None or ceiling is None:
+        return _SPEC_CHANGED
+    return _QUEUE_QUOTA if max(state.gang, placement.gpus) > ceiling.gpus else _SPEC_CHANGED
 
 
 def _name_causes(
@@ -279,8 +289,8 @@ def _name_causes(
         if state.id in ending:
             stopped[state] = ending[state.id]
         elif not state.has_allowed_size and state.id not in placed.wanted:
-            # The user changed the job's allowed numbers of GPUs, and none of them fits.
-            stopped[state] = _SPEC_CHANGED
+            # The job's allowed numbers of GPUs have changed, and none of them fits.
+            stopped[state] = _why_not_allowed(state)
     return stopped
 
 
@@ -300,6 +310,8 @@ def find_ending(
         assert placement is not None
         if state.job.suspend:
             ending[state.id] = Cause(CauseCode.SUSPENDED)
+        elif state.lacks_quota:
+            ending[state.id] = _QUEUE_QUOTA
         elif not cluster.has(placement):
             are_there = all(node in cluster.devices for node in placement.nodes)
             ending[state.id] = Cause(CauseCode.GPUS_GONE if are_there else CauseCode.NODE_LOST)
@@ -307,7 +319,7 @@ def find_ending(
             # Another policy started the gang in part; under this one it would never be complete.
             ending[state.id] = Cause(CauseCode.GANG_INCOMPLETE, gpus=state.gang)
         elif not state.may_be_at(placement) or (state.gang and not state.has_allowed_size):
-            ending[state.id] = _SPEC_CHANGED
+            ending[state.id] = _why_not_allowed(state)
     return ending
 
 
@@ -398,6 +410,8 @@ def _why_not_runnable(state: JobState, cluster: Cluster) -> Cause | None:
     if state.job.suspend:
         return Cause(CauseCode.SUSPENDED)
     least = state.least
+    if state.lacks_quota:
+        return Cause(CauseCode.QUEUE_QUOTA, gpus=least)
     if least > largest.largest_possible(state, cluster):
         code = CauseCode.TOO_LARGE
         if least <= largest.largest_possible(replace(state, needs=None), cluster):

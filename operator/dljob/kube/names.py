@@ -21,6 +21,8 @@ PROOF_FINALIZER: Final = "dljob.io/end-is-proven"
 
 JOB_LABEL: Final = "dljob.io/job"
 """On every object of a job: the job's name."""
+LAYER_LABEL: Final = "dljob.io/layer"
+"""On a Workload of Kueue: the GPUs of the job below it and up to it, such as 2-4."""
 ROLE_LABEL: Final = "dljob.io/role"
 """On a pod: ``trainer``, or the name of an auxiliary."""
 SERIAL_LABEL: Final = "dljob.io/serial"

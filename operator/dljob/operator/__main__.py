@@ -114,7 +114,12 @@ def make_work(settings: OperatorSettings) -> Work:
         store=settings.store,
         sample_seconds=settings.learning.sample_seconds,
         dialing=settings.dialing,
-        cluster=ClusterSettings(pods=settings.pods, pool=settings.pool),
+        cluster=ClusterSettings(
+            pods=settings.pods,
+            pool=settings.pool,
+            kueue=settings.kueue,
+            limits=settings.limits,
+        ),
         publishing=settings.publishing,
     )
 

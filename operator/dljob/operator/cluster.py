@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dljob.control.situation.ports import Entry, Observation, PodKey, PodOrder
 from dljob.control.situation.status import Status
 from dljob.core.model import JobId
+from dljob.core.placement.limits import NamespaceLimits
 from dljob.kube.certificates import Certificates
 from dljob.kube.client import ApiServer
 from dljob.kube.events import EventWriter
@@ -19,6 +20,7 @@ from dljob.operator.jobs.ending import Deletions
 from dljob.operator.jobs.entries import name_of
 from dljob.operator.jobs.status_writing import FigureWriter, StatusDocuments, StatusWriter
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
+from dljob.operator.kueue.quotas import KueueSettings, Quotas
 from dljob.operator.nodes.nodes import Pool
 from dljob.operator.nodes.reading import NodeReader
 from dljob.operator.nodes.reserving import Reservations
@@ -31,10 +33,13 @@ from dljob.operator.podspecs.podsettings import PodSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """How the operator uses the nodes and pods of a cluster."""
+    """How the operator uses the nodes, pods and queues of a cluster."""
 
     pods: PodSettings = PodSettings()
     pool: Pool = Pool()
+    kueue: KueueSettings = KueueSettings()
+    limits: NamespaceLimits = NamespaceLimits()
+    """A queue gets no higher priority of a job than these allow to decisions."""
 
 
 class Cluster:
@@ -60,6 +65,11 @@ class Cluster:
         self._statuses = StatusWriter(api, mirrors, trusted=jobs, documents=documents)
         self.figures = FigureWriter(mirrors, self._statuses)
         booked = BookedPods(mirrors)
+        self.quotas = (
+            Quotas(api, mirrors, settings=settings.kueue, limits=settings.limits)
+            if settings.kueue.enabled
+            else None
+        )
         self._observer = Observer(
             mirrors,
             dry_runs=dry_runs,
@@ -67,6 +77,7 @@ class Cluster:
             nodes=NodeReader(mirrors, reservations, pool=settings.pool),
             reservations=reservations,
             booked=booked,
+            quotas=self.quotas,
         )
         self._launcher = Launcher(
             api,

@@ -208,6 +208,7 @@ class Leading:
                 self._api, self._events, namespace=self._home, state=self._memory.notebook.state
             ),
             self._renew(),
+            self._tell_kueue(),
             report_steps(self._clock, log.warning),
             return_freed_memory(),
         )
@@ -223,6 +224,8 @@ class Leading:
 
     def note_change(self) -> None:
         self._changed.set()
+        if self._cluster.quotas is not None:
+            self._cluster.quotas.note_change()
 
     def note_news(self, *, burst: bool) -> None:
         self._controller.wake(burst=burst)
@@ -280,6 +283,15 @@ class Leading:
                 await self._certificates.renew(jobs, lacking)
             except (Rejected, Unreachable) as error:
                 log.warning("certificates are not renewed yet: %s", error)
+
+    async def _tell_kueue(self) -> None:
+        if self._cluster.quotas is None:
+            # together() ends all tasks when the first one ends.
+            await asyncio.Event().wait()
+        else:
+            await self._cluster.quotas.run(
+                lambda: self._controller.scene, self._controller.scheduler.suppose
+            )
 
     def _is_waiting(self, job: JobId) -> bool:
         """True if a pod of the job does not start and no reason is known."""

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 from dljob.control.situation.ports import Behind, Entry, NotKeptAlone, Observation
 from dljob.core.documents.rules.podrules import TRAINER
-from dljob.core.model import GpuRef, JobId, Node, NodeName
+from dljob.core.model import Ceiling, GpuRef, JobId, Node, NodeName
+from dljob.core.placement.needs import Needs
 from dljob.kube.names import Name
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.jobs.entries import job_id
 from dljob.operator.jobs.status_writing import StatusWriter
 from dljob.operator.jobs.trusted_jobs import TrustedJobs
+from dljob.operator.kueue.quotas import Quotas
 from dljob.operator.nodes.reading import NodeReader
 from dljob.operator.nodes.reserving import Reservations
 from dljob.operator.nodes.room import Room
@@ -203,8 +205,10 @@ class Observer:
         nodes: NodeReader,
         reservations: Reservations,
         booked: BookedPods,
+        quotas: Quotas | None = None,
     ) -> None:
         self._mirrors = mirrors
+        self._quotas = quotas
         self._dry_runs = dry_runs
         self._orphans = Orphans(mirrors, writer.trusted)
         self._jobs = JobReader(mirrors, dry_runs=dry_runs, orphans=self._orphans, writer=writer)
@@ -236,11 +240,16 @@ class Observer:
         settled = self._room.settle(self.entries, changed, nodes=there)
         marked = tuple(self._orphans.mark(settled, self.entries))
         self._reservations.note(self._nodes.refusals)
+        needs: Mapping[JobId, Needs] = self._room.needs
+        ceilings: Mapping[JobId, Ceiling] = {}
+        if self._quotas is not None:
+            ceilings = self._quotas.read(self.entries)
+            needs = self._quotas.narrow(needs, ceilings)
         return Observation(
             self.entries,
             marked,
             self._booked.read(self.entries),
-            self._room.needs,
+            needs,
             {NodeName(name): machine for name, machine in self._nodes.machines.items()},
             {
                 name: why
@@ -252,4 +261,5 @@ class Observer:
                 for name, namespace in self._mirrors.held.objects.items()
                 if namespace["max_priority"] is not None
             },
+            ceilings,
         )

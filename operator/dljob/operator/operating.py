@@ -79,7 +79,9 @@ class Operator:
         self._watches = Watches(
             access,
             self._api,
-            followed=followed_by_operator(self._mirrors, home=place.namespace),
+            followed=followed_by_operator(
+                self._mirrors, place.namespace, kueue=work.cluster.kueue.enabled
+            ),
             namespaces=place.watched,
         )
         ours = (*place.watched, place.namespace) if place.watched else ()

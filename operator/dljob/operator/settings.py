@@ -11,6 +11,7 @@ from dljob.control.pacing import Pace
 from dljob.control.settings import Loaded, Settings, SettingsError, load_tree
 from dljob.kube.health_server import MetricsSettings
 from dljob.kube.leases import LeaseSettings
+from dljob.operator.kueue.quotas import KueueSettings
 from dljob.operator.nodes.nodes import Pool
 from dljob.operator.podspecs.podsettings import PodSettings
 from dljob.operator.reporting.publishing import Publishing
@@ -42,6 +43,8 @@ class OperatorSettings(Settings):
     """How operators elect a leader."""
     publishing: Publishing = field(default_factory=Publishing)
     """How often the operator writes the progress of jobs into their status."""
+    kueue: KueueSettings = field(default_factory=KueueSettings)
+    """Jobs in the queues of Kueue."""
 
     def __post_init__(self) -> None:
         read_endpoint(self.health)

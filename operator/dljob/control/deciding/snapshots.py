@@ -150,8 +150,9 @@ def _state_of(
     # The time up to which GPU time is counted may be later than the iteration; then it is counted back.
     held = status.placement.gpus * (at - counted) if status.placement is not None else 0.0
     progress = progress_of(scene.latest_start(entry.job.id))
+    ceiling = scene.ceilings.get(entry.job.id)
     return JobState(
-        job=entry.job,
+        job=ceiling.over(entry.job) if ceiling is not None else entry.job,
         order=entry.order,
         placement=status.placement,
         iterations_done=float(status.iteration),
@@ -174,6 +175,7 @@ def _state_of(
         keeps_first=keeps_first(entry.job, status, now=scene.now),
         lost_if_stopped=bool(entry.job.checkpoint.ends_with_pod) and status.phase is Phase.RUNNING,
         is_live=is_live,
+        ceiling=ceiling,
     )
 
 

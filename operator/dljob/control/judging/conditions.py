@@ -10,6 +10,7 @@ from dljob.control.judging.exits import NOT_STARTED as CANNOT_START
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import PodPhase
 from dljob.control.situation.status import Condition, ConditionType, Status
+from dljob.core.model import Ceiling
 
 TOLD_OTHERWISE = CANNOT_START | REFUSALS | {"TrainingStalled"}
 """Problems that are reported elsewhere: as the reason of a new start, or by the condition for progress."""
@@ -45,6 +46,21 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
     return status.with_condition(
         Condition(ConditionType.TROUBLED, status=bool(found), reason=reason, message=message), now
     )
+
+
+def tell_of_quota(status: Status, ceiling: Ceiling | None, *, now: float) -> Status:
+    """Set the condition when the quota of the job's queue changes."""
+    if ceiling is None or status.is_final:
+        return status
+    condition = Condition(
+        ConditionType.QUOTA_RESERVED,
+        status=ceiling.gpus > 0,
+        reason=ceiling.reason,
+        message=ceiling.told,
+    )
+    if status.condition(ConditionType.QUOTA_RESERVED) == condition:
+        return status
+    return status.with_condition(condition, now)
 
 
 def say_untrusted(job_pods: Iterable[JobPod]) -> str:

@@ -18,7 +18,12 @@ from dljob.control.judging.checkpoints import (
     reset_trust,
     tell_of_saving,
 )
-from dljob.control.judging.conditions import UNTRUSTED, tell_of_pods, tell_of_troubles
+from dljob.control.judging.conditions import (
+    UNTRUSTED,
+    tell_of_pods,
+    tell_of_quota,
+    tell_of_troubles,
+)
 from dljob.control.judging.ends_and_retries import Case, Happening, Then
 from dljob.control.judging.happenings import (
     GIVEN_BACK,
@@ -157,11 +162,15 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 def _judge_one(
     scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: UnchangedPods
 ) -> Verdict | None:
-    if _is_at_rest(entry, learnt.forecast):
-        return None
-    if starting.is_as_it_was(scene, entry, rules=rules, forecast=learnt.forecast):
-        return None
-    verdict = reach_verdict(Case(scene, entry, rules=rules), learnt)
+    told = tell_of_quota(entry.status, scene.ceilings.get(entry.job.id), now=scene.now)
+    if told is entry.status:
+        if _is_at_rest(entry, learnt.forecast):
+            return None
+        if starting.is_as_it_was(scene, entry, rules=rules, forecast=learnt.forecast):
+            return None
+    case = Case(scene, entry, rules=rules)
+    case.status = told
+    verdict = reach_verdict(case, learnt)
     if verdict.status != entry.status or verdict.news:
         return verdict
     starting.note(scene, entry, rules=rules, forecast=learnt.forecast)

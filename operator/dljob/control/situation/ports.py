@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from dljob.control.situation.status import Booking, Status
-from dljob.core.model import CauseCode, Job, JobId, Node, NodeName
+from dljob.core.model import CauseCode, Ceiling, Job, JobId, Node, NodeName
 from dljob.core.placement.needs import Needs
 from dljob_wire.messages import State
 
@@ -151,6 +151,8 @@ class Observation:
     """The namespaces whose jobs an administrator holds, with the reasons; ``*``: all."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """The highest priorities that an administrator grants to the jobs of namespaces; they override the settings."""
+    ceilings: Mapping[JobId, Ceiling] = field(default_factory=dict)
+    """The quota of jobs in queues that another program keeps."""
 
 
 class PodOrder(NamedTuple):

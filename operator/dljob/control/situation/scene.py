@@ -16,7 +16,7 @@ from dljob.control.situation.job_pods import JobPod, PodsByJob
 from dljob.control.situation.ports import BootState, Entry, PodPhase
 from dljob.control.situation.sent import Begun
 from dljob.control.situation.status import Status
-from dljob.core.model import GpuRef, JobId, Mechanism, Node, NodeName
+from dljob.core.model import Ceiling, GpuRef, JobId, Mechanism, Node, NodeName
 from dljob.core.placement.needs import Needs
 from dljob_wire.messages import Gpu, State
 
@@ -117,6 +117,8 @@ class Scene:
     """The needs of a job's pods in addition to GPUs, where they are known."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """The highest priorities that an administrator grants to the jobs of namespaces; they override the settings."""
+    ceilings: Mapping[JobId, Ceiling] = field(default_factory=dict)
+    """The quota of jobs in queues that another program keeps."""
     begun: Mapping[JobId, Begun] = field(default_factory=dict)
     """The starts of jobs that this controller has commanded."""
     machines: Mapping[NodeName, BootState] = field(default_factory=dict)

@@ -49,6 +49,8 @@ class ConditionType(StrEnum):
 
     SCHEDULED = "Scheduled"
     """GPUs are assigned to the job; if not, the reason says why it waits."""
+    QUOTA_RESERVED = "QuotaReserved"
+    """Kueue has admitted GPUs for the job; the message says how many, and which it has taken back. Only in a queue."""
     INITIALIZED = "Initialized"
     """All pods of the job are up, and their SideCars ready."""
     PROGRESSING = "Progressing"

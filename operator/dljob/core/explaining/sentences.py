@@ -93,9 +93,7 @@ def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID
                 return f"waits: {_REASONS[step.cause.code](step.cause)}"
             return sentence_for_wait(snapshot, state, cause=step.cause, worths=worths)
         case Stop():
-            return (
-                f"gives back {count_gpus(step.old.gpus)}: {_REASONS[step.cause.code](step.cause)}"
-            )
+            return f"gives back {count_gpus(step.old.gpus)}: {_why(state, step.cause)}"
         case Start():
             done = f"starts on {named_place(step.placement)}"
         case Reshape():
@@ -188,12 +186,20 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.NO_ROOM_FOR_POD: lambda _: "no node with enough GPUs has room for its pod",
     CauseCode.POD_FITS_NOWHERE: lambda _: "no node of this cluster could take its pod",
     CauseCode.NAMESPACE_LIMIT: lambda _: "its namespace may not have more GPUs",
+    CauseCode.QUEUE_QUOTA: lambda _: "its queue admits fewer GPUs",
     CauseCode.PRIORITY_NOT_ALLOWED: lambda _: "its namespace may not use its priority",
 }
 
 
+def _why(state: JobState | None, cause: Cause) -> str:
+    """Return a reason; that of a queue's quota in the words of the program that keeps it."""
+    if cause.code is CauseCode.QUEUE_QUOTA and state is not None and state.ceiling is not None:
+        return state.ceiling.told
+    return _REASONS[cause.code](cause)
+
+
 def _reason_for(snapshot: Snapshot, state: JobState | None, *, step: Start | Reshape | Move) -> str:
-    reason = _REASONS[step.cause.code](step.cause)
+    reason = _why(state, step.cause)
     if state is not None and not isinstance(step, Start):
         reason += _gain(snapshot, state, step=step)
         if step.cause.code in (CauseCode.MAKES_ROOM, CauseCode.OUTRANKED):
@@ -361,6 +367,9 @@ _WAITS: Mapping[CauseCode, Write] = {
     ),
     CauseCode.NAMESPACE_LIMIT: _namespace_limit,
     CauseCode.PRIORITY_NOT_ALLOWED: _priority_not_allowed,
+    CauseCode.QUEUE_QUOTA: lambda _, state, cause: (
+        f"needs at least {count_gpus(state.least)}; {_why(state, cause)}"
+    ),
     CauseCode.NEXT_ROUND: _until("the next round, in which the policy shares out all GPUs"),
     CauseCode.NEXT_LEASE: _until(
         "the end of a lease, when the policy shares out the GPUs of that job"

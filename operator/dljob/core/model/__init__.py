@@ -11,7 +11,7 @@ The control loop or the simulator builds a :class:`Snapshot`;
 
 from dljob.core.model.causes import DEMANDS, OWN_REASONS, Cause, CauseCode
 from dljob.core.model.clusters import Cluster
-from dljob.core.model.job_states import JobState
+from dljob.core.model.job_states import Ceiling, JobState
 from dljob.core.model.jobs import (
     BatchRange,
     Container,
@@ -37,6 +37,7 @@ __all__ = [
     "BatchRange",
     "Cause",
     "CauseCode",
+    "Ceiling",
     "Checkpoint",
     "Cluster",
     "Container",

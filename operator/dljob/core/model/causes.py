@@ -29,6 +29,7 @@ class CauseCode(StrEnum):
     TWO_MASTERS = "TwoMasters"
     # Why it gives some away, or waits.
     NAMESPACE_LIMIT = "NamespaceLimit"
+    QUEUE_QUOTA = "QueueQuota"
     # Why a job waits.
     NO_ROOM = "NoRoom"
     NO_ROOM_ON_ONE_NODE = "NoRoomOnOneNode"
@@ -51,6 +52,7 @@ OWN_REASONS = frozenset(
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
         CauseCode.NAMESPACE_LIMIT,
+        CauseCode.QUEUE_QUOTA,
         CauseCode.FASTER_WITH_FEWER,
         CauseCode.WITHIN_BUDGET,
         CauseCode.TOO_LARGE,
@@ -68,6 +70,7 @@ DEMANDS = frozenset(
         CauseCode.GPUS_GONE,
         CauseCode.SPEC_CHANGED,
         CauseCode.TWO_MASTERS,
+        CauseCode.QUEUE_QUOTA,
         CauseCode.GANG_INCOMPLETE,
     }
 )

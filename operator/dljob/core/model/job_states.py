@@ -1,13 +1,35 @@
 """A job and what is known of it at one instant."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dljob.core.model.causes import Cause
 from dljob.core.model.jobs import Job, JobId
 from dljob.core.model.nodes import NodeName
 from dljob.core.model.placements import Placement
 from dljob.core.placement.needs import Needs
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The GPUs that a job may have by the quota of its queue, which another program keeps."""
+
+    gpus: int
+    reason: str = ""
+    """CamelCase, for programs."""
+    told: str = ""
+    """A sentence without its first capital, for people."""
+    is_whole: bool = False
+    """The job is to have all of these GPUs, because it cannot change their number later."""
+
+    def over(self, job: Job) -> Job:
+        """Return the job as a policy may see it: with the numbers of GPUs that the quota permits, if it permits any."""
+        if self.gpus < job.gpus.options[0]:
+            return job
+        demand = job.gpus.within(self.gpus)
+        if self.is_whole:
+            demand = replace(demand, options=(self.gpus,), requested=self.gpus)
+        return job if demand is job.gpus else replace(job, gpus=demand)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +88,8 @@ class JobState:
     Its processes stay when its GPUs change, as a trial has shown: those that lose their GPU leave, and others join.
     Never true where a change recreates pods.
     """
+    ceiling: Ceiling | None = None
+    """The quota of its queue, which ``job`` is within if that permits any of its numbers of GPUs; ``None``: no such queue."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
     least: int = field(init=False)
@@ -76,7 +100,9 @@ class JobState:
     def __post_init__(self) -> None:
         demand = self.job.gpus
         limited = self.needs is not None and self.needs.nodes is not None
-        picky = bool(self.job.suspend or demand.types or self.bound_to or limited)
+        picky = bool(
+            self.job.suspend or demand.types or self.bound_to or limited or self.lacks_quota
+        )
         object.__setattr__(self, "id", self.job.id)
         object.__setattr__(self, "least", demand.options[0])
         object.__setattr__(self, "picky", picky)
@@ -86,6 +112,11 @@ class JobState:
         """True if its user allows the number of GPUs that it has, or that its gang will have."""
         placement = self.placement
         return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
+
+    @property
+    def lacks_quota(self) -> bool:
+        """True if the quota of its queue permits none of its numbers of GPUs."""
+        return self.ceiling is not None and self.ceiling.gpus < self.job.gpus.options[0]
 
     def has_pod_on(self, node: NodeName) -> bool:
         """Return whether a pod of it is on this node already, or is decided to be."""

@@ -8,7 +8,7 @@ the parts of the document that these classes do not mirror. The SideCar needs so
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, NewType
 
@@ -52,6 +52,14 @@ class GpuDemand:
     a network. Only simulated worlds set it (:mod:`dljob_lab.worlds`).
     """
     ids: str = "index"
+
+    def within(self, most: int) -> "GpuDemand":
+        """Return the demand for at most this many GPUs, of which the smallest option is no more."""
+        options = tuple(n for n in self.options if n <= most)
+        if options == self.options:
+            return self
+        requested = max(n for n in options if n <= max(self.requested, options[0]))
+        return replace(self, options=options, requested=requested)
 
 
 class Direction(Enum):

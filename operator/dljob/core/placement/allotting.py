@@ -141,11 +141,8 @@ def _shown(
     if highest is not None and job.priority > highest:
         job = replace(job, priority=highest)
     if most is not None:
-        most = max(most, _held(state))
-        if most < job.gpus.options[-1]:
-            options = tuple(n for n in job.gpus.options if n <= most)
-            requested = max(n for n in options if n <= max(job.gpus.requested, options[0]))
-            job = replace(job, gpus=replace(job.gpus, options=options, requested=requested))
+        demand = job.gpus.within(max(most, _held(state)))
+        job = job if demand is job.gpus else replace(job, gpus=demand)
     return state if job is state.job else replace(state, job=job)
 
 

@@ -255,6 +255,10 @@ class Mirrors:
             is_meant=lambda each: bool(each["holds"]) or each["max_priority"] is not None,
         )
         """The namespaces whose annotations hold jobs or grant priorities."""
+        self.workloads: Mirror[Json] = Mirror(self._changed)
+        """The Workloads of Kueue that belong to jobs; empty unless jobs are in its queues."""
+        self.flavors: Mirror[Json] = Mirror(self._changed)
+        """The ResourceFlavors of Kueue, likewise."""
         self.others = OtherObjects()
         """The other users of the nodes."""
 

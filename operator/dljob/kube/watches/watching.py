@@ -22,7 +22,15 @@ from dljob.kube import names
 from dljob.kube.access import Access, Connector
 from dljob.kube.client import ApiServer, NotFound, Rejected, Unreachable, iter_lines
 from dljob.kube.documents import Json, cut_depth, parse
-from dljob.kube.resources import DLJOBS, NAMESPACES, NODES, PODS, Resource
+from dljob.kube.resources import (
+    DLJOBS,
+    FLAVORS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    WORKLOADS,
+    Resource,
+)
 from dljob.kube.watches.mirror import Mirror, Mirrors
 
 log = logging.getLogger(__name__)
@@ -55,8 +63,18 @@ class Followed:
     """Returns the part of an object that is kept."""
 
 
-def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
-    """Return the kinds that the operator watches; ``home`` is the namespace of its placeholder pods."""
+def followed_by_operator(
+    mirrors: Mirrors, home: str, *, kueue: bool = False
+) -> tuple[Followed, ...]:
+    """
+    Return the kinds that the operator watches, those of Kueue only if wanted.
+
+    ``home`` is the namespace of its placeholder pods.
+    """
+    of_kueue = (
+        Followed(WORKLOADS, mirrors.workloads, labels=OURS),
+        Followed(FLAVORS, mirrors.flavors, is_in_namespaces=False),
+    )
     return (
         Followed(DLJOBS, mirrors.jobs),
         Followed(PODS, mirrors.pods, labels=OURS, home=home),
@@ -64,6 +82,7 @@ def followed_by_operator(mirrors: Mirrors, home: str) -> tuple[Followed, ...]:
         Followed(
             NAMESPACES, mirrors.held, is_in_namespaces=False, keep=partial(_keep_annotations, home)
         ),
+        *(of_kueue if kueue else ()),
     )
 
 
@@ -112,9 +131,13 @@ class Watches:
         try:
             listing = await self._api.list(resource, namespace, labels=followed.labels)
         except NotFound as error:
+            remedy = (
+                "install its definition: kubectl apply -k crds"
+                if resource.group == names.GROUP
+                else f"install what serves {resource.group}, or set kueue.enabled to false"
+            )
             raise NotInstalled(
-                f"the API server does not know the kind {resource.kind} ({error}); install its"
-                " definition: kubectl apply -k crds"
+                f"the API server does not know the kind {resource.kind} ({error}); {remedy}"
             ) from error
         kept = [followed.keep(item) for item in listing.items]
         followed.mirror.show_all(kept, int(listing.version), namespace=namespace)

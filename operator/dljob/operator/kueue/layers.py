@@ -1,0 +1,169 @@
+"""
+The layers of a job's GPUs, its ceiling by those that Kueue has admitted, and the state that each Workload shall have.
+
+A layer is a number of GPUs on top of the layers below it. Kueue evicts whole Workloads, the lowest priority first, and
+admits any that fits. So a layer is asked for only when all layers below it are admitted, and one above a gap is given
+back. Kueue changes no size of an admitted Workload, so a layer in use keeps its size when the options of the job change.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from dljob.core.model import Ceiling
+
+MOST_LAYERS: Final = 8
+"""The most layers of a job: each is an object that Kueue and the operator write several times."""
+
+
+class Layer(NamedTuple):
+    """The GPUs of a job above ``low``, up to ``high``."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A Workload of a job, as Kueue shows it."""
+
+    queue: str
+    is_judged: bool = False
+    """Kueue has decided about it before."""
+    is_reserved: bool = False
+    """It has quota."""
+    is_admitted: bool = False
+    is_evicted: bool = False
+    """Kueue wants its quota back."""
+    is_ready: bool = False
+    """The operator has reported that the job trains."""
+    flavor: str = ""
+    """The ResourceFlavor that its quota is of."""
+    told: str = ""
+    """Why it was evicted, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """A job, and the GPUs that it has."""
+
+    queue: str = ""
+    """Empty: the job shall have no quota, because it is over, suspended or in no queue."""
+    options: Sequence[int] = ()
+    is_whole: bool = False
+    """The job cannot change its number of GPUs, and has one option."""
+    reach: int | None = None
+    """Layers that begin here or higher are not used and not asked for; ``None``: all are."""
+    decided: int = 0
+    """The GPUs that are decided for it."""
+    used: int = 0
+    """The GPUs that it may hold, or is to get."""
+    known: int = 0
+    """The ceiling in the latest decisions about the job."""
+    trains: bool = False
+
+
+class Wanted(Enum):
+    """The state that a Workload shall have, where it has another."""
+
+    ASKED = "asked"
+    """It exists."""
+    READY = "ready"
+    """Kueue knows that the job trains; it evicts Workloads that never do, where it waits for their pods."""
+    CLEARED = "cleared"
+    """It has no quota, and is queued again."""
+    GONE = "gone"
+    """It does not exist."""
+
+
+def split(demand: Demand, requests: Mapping[Layer, Request]) -> tuple[Layer, ...]:
+    """Return the layers of a job, from the lowest up."""
+    if not demand.queue:
+        return ()
+    options = demand.options
+    if len(options) > MOST_LAYERS:
+        # Evenly, with the first and the last.
+        step = (len(options) - 1) / (MOST_LAYERS - 1)
+        options = [options[round(place * step)] for place in range(MOST_LAYERS)]
+    layers: list[Layer] = []
+    low, end = 0, options[-1]
+    while low < end and (demand.reach is None or low < demand.reach):
+        in_use = (
+            layer.high
+            for layer, request in requests.items()
+            if layer.low == low < demand.decided and layer.high <= end and request.is_admitted
+        )
+        high = max(in_use, default=0) or next(n for n in options if n > low)
+        layers.append(Layer(low, high))
+        low = high
+    return tuple(layers)
+
+
+def count_admitted(layers: Sequence[Layer], requests: Mapping[Layer, Request]) -> int:
+    """Return the GPUs of the admitted layers up to the first that is not, or is of another flavor."""
+    top, flavor = 0, ""
+    for layer in layers:
+        request = requests.get(layer)
+        if request is None or not request.is_admitted or request.is_evicted:
+            break
+        if flavor not in ("", request.flavor):
+            break
+        top, flavor = layer.high, request.flavor
+    return top
+
+
+def find_ceiling(demand: Demand, requests: Mapping[Layer, Request]) -> Ceiling | None:
+    """Return the quota of a job; ``None`` if none holds for it."""
+    layers = split(demand, requests)
+    if not layers or (demand.decided and not any(each.is_judged for each in requests.values())):
+        # Kueue does not know this running job yet, because the setting is new.
+        return None
+    top = count_admitted(layers, requests)
+    end, queue = demand.options[-1], demand.queue
+    evicted = [each for each in layers if _is_taken(requests.get(each))]
+    if evicted:
+        taken = sum(each.high - each.low for each in evicted)
+        told = f"Kueue takes {taken} {requests[evicted[0]].told}, and leaves {top} in queue {queue}"
+        reason = "Evicted"
+    elif top:
+        flavor = requests[layers[0]].flavor
+        reason, told = (
+            "Admitted",
+            f"Kueue admits {top} of {end} GPUs in queue {queue} (flavor {flavor})",
+        )
+    else:
+        reason, told = "Pending", f"Kueue has admitted none of {end} GPUs in queue {queue} yet"
+    return Ceiling(top, reason, told, is_whole=demand.is_whole)
+
+
+def _is_taken(request: Request | None) -> bool:
+    return request is not None and request.is_evicted and request.is_reserved
+
+
+def find_due(demand: Demand, requests: Mapping[Layer, Request]) -> dict[Layer, Wanted]:
+    """
+    Return the Workloads that shall be something else than they are.
+
+    Quota is given back only when no decision counts on it and the release of its GPUs is proven.
+    """
+    layers = split(demand, requests)
+    top = count_admitted(layers, requests)
+    free_from = max(demand.used, demand.known)
+    due: dict[Layer, Wanted] = {}
+    for layer, request in requests.items():
+        is_over = layer not in layers
+        # The layers that are left have to cover what may be used.
+        is_free = free_from <= layer.low or (is_over and free_from <= top)
+        # Kueue lets no one move a Workload with quota to another queue.
+        is_misplaced = request.queue != demand.queue and demand.used <= layer.low
+        if is_over or layer.low > top or is_misplaced:
+            if is_free:
+                due[layer] = Wanted.GONE
+        elif _is_taken(request):
+            if is_free:
+                due[layer] = Wanted.CLEARED
+        elif request.is_admitted and demand.trains and not request.is_ready:
+            due[layer] = Wanted.READY
+    asked = next((layer for layer in layers if layer.low == top and layer not in requests), None)
+    return due if asked is None else {**due, asked: Wanted.ASKED}

@@ -1,0 +1,370 @@
+"""
+Joins the layers of jobs to the cluster: reads Workloads and flavors for each cycle, and writes what is due.
+
+The loop reads the ceilings at the beginning of a cycle (:meth:`Quotas.read`). The writes follow from the scene after a
+cycle, which has the decision and the GPUs that are still held, so they are a task of their own.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from dljob.control.judging.checkpoints import is_declared
+from dljob.control.situation.ports import Entry
+from dljob.control.situation.scene import Scene
+from dljob.core.model import Ceiling, GpuRef, Job, JobId, NodeName, Phase
+from dljob.core.placement.limits import NamespaceLimits, namespace_of
+from dljob.core.placement.needs import Needs
+from dljob.core.primitives.backoff import Backoff
+from dljob.kube import names
+from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
+from dljob.kube.documents import Json
+from dljob.kube.names import Name
+from dljob.kube.resources import WORKLOADS
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.jobs.entries import job_id, name_of
+from dljob.operator.kueue import workloads
+from dljob.operator.kueue.layers import (
+    Demand,
+    Layer,
+    Request,
+    Wanted,
+    find_ceiling,
+    find_due,
+    split,
+)
+from dljob.operator.kueue.workloads import QUEUE_LABEL
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.1
+MOST_REST: Final = 4.0
+"""The pause after a look at all jobs, as a multiple of the time that the look took."""
+MOST_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KueueSettings:
+    """Jobs in the queues of Kueue."""
+
+    enabled: bool = False
+    """True if the label kueue.x-k8s.io/queue-name puts a job into a queue of Kueue, whose quota then bounds its GPUs."""
+    idle_seconds: float = 300.0
+    """After how long without use a job gives quota back; as often it asks whether it would use more."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """The use of a job's quota."""
+
+    decided: int
+    since: float
+    reach: int | None = None
+
+
+class _Due(NamedTuple):
+    """A write that is due."""
+
+    job: Job
+    queue: str
+    layer: Layer
+    wanted: Wanted
+    workload: Json
+    """Empty where there is none yet."""
+    priority: int
+    """The priority that the job may have."""
+    place: int
+    """The number of the layer from the lowest."""
+
+
+def read_demand(entry: Entry, *, queue: str, reach: int | None = None) -> Demand:
+    """Read the demand of a job before a decision; an empty ``queue`` is none."""
+    job, placement = entry.job, entry.status.placement
+    # Without a checkpoint a job keeps the GPUs that it starts with.
+    can_change = is_declared(job.checkpoint)
+    return Demand(
+        queue="" if entry.is_wanted_gone else queue,
+        options=job.gpus.options if can_change else (job.gpus.requested,),
+        is_whole=not can_change,
+        reach=reach,
+        decided=placement.gpus if placement is not None else 0,
+    )
+
+
+def iter_demands(scene: Scene, demands: Mapping[JobId, Demand]) -> Iterator[tuple[JobId, Demand]]:
+    """Yield these demands with the GPUs that the jobs may hold, and the quota that the latest decision counted on."""
+    held: dict[JobId, set[GpuRef]] = {}
+    for ref, jobs in scene.holders.items():
+        for job in jobs:
+            held.setdefault(job, set()).add(ref)
+    for job, demand in demands.items():
+        status, ceiling = scene.entries[job].status, scene.ceilings.get(job)
+        decided = status.placement.refs() if status.placement is not None else ()
+        yield (
+            job,
+            replace(
+                demand,
+                used=len(held.get(job, set()).union(decided)),
+                known=ceiling.gpus if ceiling is not None and demand.queue else 0,
+                trains=status.phase is Phase.RUNNING,
+            ),
+        )
+
+
+class Quotas:
+    """One for the life of a leader; :meth:`run` is its own task."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        mirrors: Mirrors,
+        *,
+        settings: KueueSettings,
+        limits: NamespaceLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._mirrors = mirrors
+        self._settings = settings
+        self._limits = limits
+        self._clock = clock
+        self._found: dict[JobId, dict[Layer, tuple[Json, Request]]] = {}
+        """The Workloads of each job."""
+        self._read: dict[Name, tuple[Json, Request]] = {}
+        self._uses: dict[JobId, _Use] = {}
+        self._supposed_at = clock()
+        self._is_new = True
+        self._deleted: set[str] = set()
+        """The uids of Workloads whose end the watch has not shown yet."""
+        self._refused: Backoff[tuple[JobId, Layer]] = Backoff()
+        self._narrowed: dict[tuple[Needs | None, frozenset[str]], Needs] = {}
+
+    def note_change(self) -> None:
+        """Called after each change of an object."""
+        self._is_new = True
+
+    # --- for the loop
+
+    def read(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Ceiling]:
+        """Return the quota of each job in a queue."""
+        self._read_requests()
+        ceilings: dict[JobId, Ceiling] = {}
+        for job, entry in entries.items():
+            demand = self._demand(entry)
+            if demand.queue:
+                found = self._found.get(job, {})
+                requests = {layer: request for layer, (_, request) in found.items()}
+                ceiling = find_ceiling(demand, requests)
+                if ceiling is not None:
+                    ceilings[job] = ceiling
+        return ceilings
+
+    def narrow(
+        self, needs: Mapping[JobId, Needs], ceilings: Mapping[JobId, Ceiling]
+    ) -> Mapping[JobId, Needs]:
+        """Return the needs of the jobs, of which those with quota may only be on nodes of its flavor."""
+        nodes: dict[str, frozenset[str]] = {}
+        narrowed = {}
+        for job, ceiling in ceilings.items():
+            flavor = self._flavor_of(job) if ceiling.gpus else ""
+            labels = self._node_labels(flavor)
+            if not labels:
+                continue
+            if flavor not in nodes:
+                nodes[flavor] = frozenset(self._iter_nodes(labels))
+            narrowed[job] = self._narrow(needs.get(job), nodes[flavor], flavor=flavor)
+        return {**needs, **narrowed} if narrowed else needs
+
+    def _narrow(self, needs: Needs | None, nodes: frozenset[str], *, flavor: str) -> Needs:
+        # The same object as long as nothing changes, because a change of its needs is news for a decision.
+        found = self._narrowed.get((needs, nodes))
+        if found is None:
+            if len(self._narrowed) > len(self._found):
+                self._narrowed.clear()
+            mine = needs or Needs()
+            there = {name.name for name in self._mirrors.nodes.objects}
+            allowed = there if mine.nodes is None else mine.nodes
+            others = len(allowed - nodes)
+            because = ((f"outside flavor {flavor} of Kueue", others),) if others else ()
+            found = Needs(mine.amounts, frozenset(allowed & nodes), (*mine.refusals, *because))
+            self._narrowed[needs, nodes] = found
+        return found
+
+    def _iter_nodes(self, labels: Mapping[str, str]) -> Iterator[NodeName]:
+        for name, node in self._mirrors.nodes.objects.items():
+            has = node["metadata"].get("labels") or {}
+            if labels.items() <= has.items():
+                yield NodeName(name.name)
+
+    def _node_labels(self, flavor: str) -> Mapping[str, str]:
+        document = self._mirrors.flavors.get(Name("", flavor))
+        labels: Mapping[str, str] = ((document or {}).get("spec") or {}).get("nodeLabels") or {}
+        return labels
+
+    def _flavor_of(self, job: JobId) -> str:
+        """Return the flavor of a job's lowest layer."""
+        found = self._found.get(job, {})
+        return found[min(found)][1].flavor if found else ""
+
+    def _read_requests(self) -> None:
+        found: dict[JobId, dict[Layer, tuple[Json, Request]]] = {}
+        read: dict[Name, tuple[Json, Request]] = {}
+        for name, document in self._mirrors.workloads.objects.items():
+            metadata = document["metadata"]
+            owner = Name(name.namespace, metadata["labels"][names.JOB_LABEL])
+            job = self._mirrors.jobs.get(owner)
+            is_here = metadata["uid"] not in self._deleted and "deletionTimestamp" not in metadata
+            if job is None or not is_here or not workloads.is_of(document, job):
+                continue  # The garbage collector deletes the Workloads of a job that is gone.
+            known = self._read.get(name)
+            if known is None or known[0] is not document:
+                known = document, workloads.read_request(document)
+            read[name] = known
+            found.setdefault(job_id(owner), {})[workloads.layer_of(document)] = known
+        self._found, self._read = found, read
+
+    def _demand(self, entry: Entry) -> Demand:
+        document, use = self._mirrors.jobs.get(name_of(entry.job.id)), self._uses.get(entry.job.id)
+        # Read here, because a change of a label makes no new generation of the job.
+        labels = ((document or {}).get("metadata") or {}).get("labels") or {}
+        reach = use.reach if use is not None else None
+        return read_demand(entry, queue=labels.get(QUEUE_LABEL, ""), reach=reach)
+
+    # --- for Kueue
+
+    async def run(
+        self,
+        scene: Callable[[], Scene | None],
+        suppose: Callable[[Scene], Mapping[JobId, int]],
+    ) -> None:
+        """Write what is due, for ever; ``suppose`` returns the GPUs that jobs would get in a decision about a scene."""
+        last: Scene | None = None
+        pause = LOOK_S
+        while True:
+            await asyncio.sleep(pause)
+            seen = scene()
+            if seen is None or (seen is last and not self._is_new):
+                continue
+            self._is_new, last = False, seen
+            began = time.perf_counter()
+            try:
+                self._reconsider(seen, suppose)
+                due = list(self._iter_due(seen))
+                # Leave the loop its share of time where thousands of jobs are in queues.
+                pause = max(LOOK_S, (time.perf_counter() - began) * MOST_REST)
+                turns = asyncio.Semaphore(MOST_AT_ONCE)
+                await asyncio.gather(*(self._write(each, turns) for each in due))
+            except Exception:
+                log.exception("cannot settle with Kueue; the next look reads everything again")
+
+    def _iter_due(self, scene: Scene) -> Iterator[_Due]:
+        self._read_requests()
+        shown = {each["metadata"]["uid"] for each in self._mirrors.workloads.objects.values()}
+        self._deleted &= shown
+        demands = ((job, self._demand(entry)) for job, entry in scene.entries.items())
+        meant = {job: each for job, each in demands if each.queue or job in self._found}
+        limits, now = self._limits.granting(scene.priorities), self._clock()
+        for job, demand in iter_demands(scene, meant):
+            entry, found = scene.entries[job], self._found.get(job, {})
+            requests = {layer: request for layer, (_, request) in found.items()}
+            layers, allowed = split(demand, requests), limits.priority_of(namespace_of(job))
+            for layer, wanted in find_due(demand, requests).items():
+                if self._refused.may_try((job, layer), now):
+                    place = layers.index(layer) if layer in layers else 0
+                    workload, _ = found.get(layer, ({}, None))
+                    priority = (
+                        entry.job.priority if allowed is None else min(entry.job.priority, allowed)
+                    )
+                    yield _Due(entry.job, demand.queue, layer, wanted, workload, priority, place)
+
+    async def _write(self, due: _Due, turns: asyncio.Semaphore) -> None:
+        key = due.job.id, due.layer
+        async with turns:
+            try:
+                if due.wanted is Wanted.ASKED:
+                    await self._ask(due)
+                elif due.wanted is Wanted.GONE:
+                    await self._delete(due.workload)
+                else:
+                    await self._report(due)
+            except (Rejected, Unreachable) as error:
+                if due.wanted is not Wanted.ASKED and isinstance(error, Conflict | NotFound):
+                    return  # Kueue has written since; the watch shows what.
+                if self._refused.refuse(key, str(error), self._clock()):
+                    log.warning("Kueue cannot be asked for GPUs of job %s: %s", due.job.id, error)
+                self._is_new = True
+            else:
+                self._refused.settle(key)
+
+    async def _ask(self, due: _Due) -> None:
+        document = self._mirrors.jobs.get(name_of(due.job.id))
+        if document is None:
+            return
+        flavor = self._flavor_of(due.job.id) if due.layer.low else ""
+        made = workloads.make_workload(
+            document,
+            due.layer,
+            queue=due.queue,
+            priority=workloads.priority_of(due.priority, due.layer, due.place),
+            demand=due.job.gpus,
+            node_labels=self._node_labels(flavor),
+        )
+        shown = await self._api.create(WORKLOADS, made, namespace_of(due.job.id))
+        self._mirrors.workloads.show(shown, is_ours=True)
+
+    async def _delete(self, workload: Json) -> None:
+        metadata = workload["metadata"]
+        uid = metadata["uid"]
+        # Before the request, so that no decision counts on it meanwhile.
+        self._deleted.add(uid)
+        try:
+            await self._api.delete(WORKLOADS, metadata["name"], metadata["namespace"], uid=uid)
+        except (Rejected, Unreachable):
+            self._deleted.discard(uid)
+            raise
+
+    async def _report(self, due: _Due) -> None:
+        metadata = due.workload["metadata"]
+        changes = {
+            # Kueue may have written since, and conditions are written as a whole.
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "status": workloads.changed_status(due.workload, due.wanted, self._clock()),
+        }
+        shown = await self._api.merge(
+            WORKLOADS,
+            metadata["name"],
+            changes=changes,
+            namespace=metadata["namespace"],
+            sub="status",
+        )
+        self._mirrors.workloads.show(shown, is_ours=True)
+
+    # --- quota that is not used
+
+    def _reconsider(self, scene: Scene, suppose: Callable[[Scene], Mapping[JobId, int]]) -> None:
+        """Find the jobs that do not use all their quota, and those that would use more than they ask for."""
+        now, pause = self._clock(), self._settings.idle_seconds
+        self._uses = {job: use for job, use in self._uses.items() if job in scene.ceilings}
+        for job, ceiling in scene.ceilings.items():
+            placement = scene.entries[job].status.placement
+            decided = placement.gpus if placement is not None else 0
+            use = self._uses.setdefault(job, _Use(decided, now))
+            if decided != use.decided or not 0 < decided < ceiling.gpus:
+                use.decided, use.since = decided, now
+            elif now >= use.since + pause:
+                use.reach = decided
+        if now < self._supposed_at + pause:
+            return
+        self._supposed_at = now
+        lifted = {
+            job: replace(ceiling, gpus=scene.entries[job].job.gpus.options[-1])
+            for job, ceiling in scene.ceilings.items()
+            if self._uses[job].reach is not None and self._uses[job].decided == ceiling.gpus
+        }
+        if lifted:
+            would = suppose(replace(scene, ceilings={**scene.ceilings, **lifted}))
+            for job in lifted.keys() & would.keys():
+                self._uses[job].reach = max(would[job], self._uses[job].decided)

@@ -1,0 +1,193 @@
+"""
+Jobs in the queues of a real Kueue: borrowed GPUs come back by shrinking, and no layer stays behind.
+
+Two teams have a queue each in one cohort. Real trainings run below real SideCars.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.kube import names
+from tests.operator.queues import (
+    A,
+    B,
+    admitted,
+    gpus,
+    is_true,
+    make_teams,
+    queues_of,
+    quota_of,
+    submit,
+    submit_other,
+    workloads,
+)
+from tests.operator.stages import Stage, staged
+from tests.servers.api import Json
+from tests.servers.controlplane import ControlPlane
+from tests.servers.namespaces import make_namespace
+from tests.servers.queueing import KUEUE_API, Kueue
+
+pytestmark = [pytest.mark.cluster, pytest.mark.processes]
+
+READY_SECONDS = 90
+"""Kueue evicts a Workload of which nobody reports for this long that its pods are ready."""
+
+
+@pytest.fixture(scope="module")
+def kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
+    folder = tmp_path_factory.mktemp("kueue")
+    waits = {"timeout": f"{READY_SECONDS}s"}
+    with (
+        ControlPlane(folder / "plane") as plane,
+        Kueue(plane, folder / "kueue", settings={"waitForPodsReady": waits}) as kueue,
+    ):
+        with plane.api() as api:
+            make_teams(api)
+        yield kueue
+
+
+@pytest.fixture
+def stage(kueue: Kueue, tmp_path: Path) -> Iterator[Stage]:
+    """Four GPUs, of which each of two teams owns two."""
+    with kueue.plane.api() as api:
+        namespace = make_namespace(api)
+        with (
+            queues_of(api, namespace),
+            staged(kueue.plane, namespace, tmp_path, {"gpu-a": 4}) as stage,
+        ):
+            yield stage
+
+
+def start_operator(stage: Stage, **settings: object) -> Any:
+    return stage.start_operator(settings={"kueue.enabled": "true", **settings})
+
+
+def iteration(stage: Stage, name: str) -> int:
+    return int(stage.status(name).get("progress", {}).get("iteration", 0))
+
+
+def lost(stage: Stage, name: str) -> int:
+    """The iterations that a job has made again."""
+    return int(stage.status(name)["checkpoint"].get("lostIterations", 0))
+
+
+def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
+    start_operator(stage)
+    submit(stage, "wide", A)
+    stage.wait(lambda: gpus(stage, "wide") == 4)
+    assert admitted(stage) == {"wide-0-1", "wide-1-2", "wide-2-4"}
+    stage.wait(lambda: iteration(stage, "wide") > 50)
+
+    submit(stage, "new", B, iterations=400, gpus={"options": [2]})
+    stage.wait(lambda: gpus(stage, "new") == 2 and gpus(stage, "wide") == 2)
+    assert admitted(stage) == {"wide-0-1", "wide-1-2", "new-0-2"}
+    assert not is_true(workloads(stage)["wide-2-4"], "QuotaReserved")
+    assert stage.counts("wide") == (0, 0)
+    said = [message for _, message in stage.events("wide")]
+    assert any("Kueue takes 2 back for team-b, and leaves 2 in queue team-a" in s for s in said)
+
+    stage.wait_for_phase("new", "Completed")
+    stage.wait(lambda: gpus(stage, "wide") == 4)
+    assert lost(stage, "wide") <= stage.status("wide")["reshapes"], (
+        "at most the step that it was in"
+    )
+    assert set(workloads(stage)) == {"wide-0-1", "wide-1-2", "wide-2-4"}
+    condition = stage.condition("wide", "QuotaReserved")
+    assert condition["message"] == "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100)"
+
+    stage.api.delete(stage.path("wide"))
+    stage.wait(lambda: workloads(stage) == {})
+
+
+def test_stopped_queue_suspends_its_jobs_with_their_checkpoints(stage: Stage):
+    start_operator(stage)
+    submit(stage, "net", A)
+    stage.wait(lambda: gpus(stage, "net") == 4 and iteration(stage, "net") > 50)
+    hold(stage, A, "HoldAndDrain")
+    stage.wait(lambda: not any(is_true(each, "QuotaReserved") for each in layers(stage, "net")))
+    status = stage.status("net")
+    assert (status["phase"], status.get("allocation", {}).get("gpus", 0)) == ("Queued", 0)
+    assert stage.condition("net", "Scheduled")["reason"] == "QueueQuota"
+    assert set(workloads(stage)) == {"net-0-1"}, "the steps are given back"
+    saved = iteration(stage, "net")
+    hold(stage, A, "None")
+    stage.wait(lambda: gpus(stage, "net") == 4)
+    assert iteration(stage, "net") >= saved
+    assert lost(stage, "net") <= 5
+
+
+def test_eviction_while_the_operator_is_away_is_made_up_for(stage: Stage):
+    operator = start_operator(stage)
+    submit(stage, "wide", A)
+    stage.wait(lambda: gpus(stage, "wide") == 4 and iteration(stage, "wide") > 50)
+    operator.kill()
+    stage.let_lease_end()
+    # A Workload of another kind takes the quota that team b is owed.
+    submit_other(stage, B, 2)
+    stage.wait(lambda: is_true(workloads(stage)["wide-2-4"], "Evicted"))
+    before = iteration(stage, "wide")
+    assert "other" not in admitted(stage), "no one has proven that the GPUs are released"
+    start_operator(stage)
+    stage.wait(lambda: "other" in admitted(stage))
+    stage.wait(lambda: gpus(stage, "wide") == 2 and iteration(stage, "wide") > before)
+    assert stage.counts("wide") == (0, 0)
+
+
+def test_kueue_may_be_away_and_come_back(kueue: Kueue, stage: Stage):
+    start_operator(stage)
+    submit(stage, "old", A)
+    stage.wait(lambda: gpus(stage, "old") == 4)
+    kueue.server.kill()
+    stage.api.delete(stage.path("old"))
+    stage.wait(lambda: stage.is_gone("old"))
+    kueue.server.start()
+    submit(stage, "new", B, gpus={"options": [1]})
+    stage.wait(lambda: gpus(stage, "new") == 1)
+    assert set(workloads(stage)) == {"new-0-1"}
+
+
+def test_waiting_job_says_which_queue_it_waits_for(stage: Stage):
+    start_operator(stage)
+    submit(stage, "first", B, gpus={"options": [2]})
+    submit(stage, "second", A, gpus={"options": [2]})
+    stage.wait(lambda: gpus(stage, "first") == 2 and gpus(stage, "second") == 2)
+    submit(stage, "third", B, gpus={"options": [1]})
+    stage.wait(lambda: stage.condition("third", "Scheduled").get("reason") == "QueueQuota")
+    assert stage.status("third")["message"] == (
+        "waits: needs at least 1 GPU; Kueue has admitted none of 1 GPUs in queue team-b yet"
+    )
+
+
+def test_quota_that_is_not_used_is_given_back(stage: Stage):
+    # Kueue believes in more GPUs than there are.
+    quota = {"spec": {"resourceGroups": [quota_of(8)]}}
+    stage.api.merge(f"{KUEUE_API}/clusterqueues/{A}", quota)
+    start_operator(stage, **{"kueue.idleSeconds": 5})
+    submit(stage, "one", A, gpus={"options": [2]})
+    submit(stage, "other", A)
+    stage.wait(lambda: gpus(stage, "one") == 2 and gpus(stage, "other") == 2)
+    stage.wait(lambda: admitted(stage) == {"one-0-2", "other-0-1", "other-1-2"})
+    # When the other GPUs are free, it asks again.
+    stage.api.delete(stage.path("one"))
+    stage.wait(lambda: gpus(stage, "other") == 4)
+
+
+def test_label_of_a_running_operator_without_the_setting_has_no_effect(stage: Stage):
+    stage.start_operator()
+    submit(stage, "net", A)
+    stage.wait(lambda: gpus(stage, "net") == 4)
+    assert workloads(stage) == {}
+
+
+def hold(stage: Stage, team: str, policy: str) -> None:
+    stage.api.merge(f"{KUEUE_API}/clusterqueues/{team}", {"spec": {"stopPolicy": policy}})
+
+
+def layers(stage: Stage, job: str) -> list[Json]:
+    found = workloads(stage).values()
+    return [
+        each for each in found if each["metadata"].get("labels", {}).get(names.JOB_LABEL) == job
+    ]

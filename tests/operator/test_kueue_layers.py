@@ -1,0 +1,269 @@
+"""The layers of a job's quota: which Workloads it has, its ceiling, and that quota covers what it uses, whatever happens."""
+
+import itertools
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from dljob.core.model import Ceiling
+from dljob.operator.kueue.layers import (
+    MOST_LAYERS,
+    Demand,
+    Layer,
+    Request,
+    Wanted,
+    count_admitted,
+    find_ceiling,
+    find_due,
+    split,
+)
+
+LOW, MIDDLE, HIGH = Layer(0, 2), Layer(2, 4), Layer(4, 8)
+JOB = Demand(queue="q", options=(2, 4, 8))
+PENDING = Request("q")
+ADMITTED = Request(
+    "q", is_judged=True, is_reserved=True, is_admitted=True, is_ready=True, flavor="a100"
+)
+EVICTED = replace(ADMITTED, is_evicted=True, told="back for team-b")
+ALL = {LOW: ADMITTED, MIDDLE: ADMITTED, HIGH: ADMITTED}
+
+
+def running(gpus: int, *, holds: int | None = None, known: int = 8) -> Demand:
+    used = gpus if holds is None else max(gpus, holds)
+    return replace(JOB, decided=gpus, used=used, known=known, trains=True)
+
+
+def test_layer_is_asked_for_when_those_below_are_admitted():
+    assert find_due(JOB, {}) == {LOW: Wanted.ASKED}
+    assert find_due(JOB, {LOW: PENDING}) == {}
+    assert find_due(JOB, {LOW: ADMITTED}) == {MIDDLE: Wanted.ASKED}
+    assert find_due(JOB, {LOW: ADMITTED, MIDDLE: ADMITTED}) == {HIGH: Wanted.ASKED}
+    assert find_due(JOB, ALL) == {}
+
+
+def test_ceiling_is_the_sum_of_the_admitted_layers_up_to_a_gap():
+    cases = [
+        ({LOW: PENDING}, 0),
+        ({LOW: ADMITTED}, 2),
+        ({LOW: ADMITTED, HIGH: ADMITTED}, 2),
+        ({LOW: ADMITTED, MIDDLE: EVICTED, HIGH: ADMITTED}, 2),
+        ({LOW: ADMITTED, MIDDLE: replace(ADMITTED, flavor="h100")}, 2),
+        (ALL, 8),
+    ]
+    for requests, gpus in cases:
+        ceiling = find_ceiling(JOB, requests)
+        assert ceiling is not None
+        assert ceiling.gpus == gpus, requests
+
+
+def test_evicted_layer_is_cleared_only_after_a_decision_and_the_release():
+    requests = {**ALL, HIGH: EVICTED}
+    assert find_due(running(8), requests) == {}
+    assert find_due(running(8, known=4), requests) == {}
+    assert find_due(running(4, holds=8, known=4), requests) == {}
+    assert find_due(running(4, known=8), requests) == {}, "a decision may still count on it"
+    assert find_due(running(4, known=4), requests) == {HIGH: Wanted.CLEARED}
+
+
+def test_layer_above_a_gap_is_given_back():
+    requests = {**ALL, MIDDLE: EVICTED}
+    assert find_due(running(2, known=2), requests) == {MIDDLE: Wanted.CLEARED, HIGH: Wanted.GONE}
+
+
+def test_evicted_minimum_is_cleared_when_the_job_holds_nothing():
+    requests = dict.fromkeys(ALL, EVICTED)
+    gone = {MIDDLE: Wanted.GONE, HIGH: Wanted.GONE}
+    assert find_due(running(0, holds=2, known=0), requests) == gone
+    assert find_due(running(0, known=0), requests) == {LOW: Wanted.CLEARED, **gone}
+
+
+@pytest.mark.parametrize("why", ["over", "in another queue"])
+def test_job_gives_all_back_when_it_holds_nothing(why):
+    # The controller sees a job that is over or suspended without a queue.
+    queue = "" if why == "over" else "other"
+    demand = replace(JOB, queue=queue, used=3)
+    kept = find_due(demand, ALL)
+    assert Wanted.GONE not in (kept.get(LOW), kept.get(MIDDLE))
+    due = find_due(replace(demand, used=0), ALL)
+    assert due == dict.fromkeys(ALL, Wanted.GONE)
+
+
+def test_unused_layers_are_given_back():
+    demand = replace(running(4, known=4), reach=4)
+    assert find_due(demand, ALL) == {HIGH: Wanted.GONE}
+    ceiling = find_ceiling(demand, ALL)
+    assert ceiling is not None
+    assert ceiling.gpus == 4, "no decision may count on a layer that goes"
+
+
+def test_training_is_reported_once():
+    unreported = replace(ADMITTED, is_ready=False)
+    assert find_due(running(2), {**ALL, LOW: unreported}) == {LOW: Wanted.READY}
+    assert find_due(replace(running(2), trains=False), {**ALL, LOW: unreported}) == {}
+
+
+def test_layer_in_use_keeps_its_size_when_options_change():
+    demand = replace(running(4, known=4), options=(1, 3, 4, 6))
+    assert split(demand, ALL) == (LOW, MIDDLE, Layer(4, 6))
+    assert split(replace(demand, decided=0), ALL)[0] == Layer(0, 1)
+
+
+def test_many_options_make_few_layers():
+    layers = split(replace(JOB, options=range(1, 65)), {})
+    assert len(layers) == MOST_LAYERS
+    assert (layers[0], layers[-1].high) == (Layer(0, 1), 64)
+    assert all(one.high == other.low for one, other in itertools.pairwise(layers))
+
+
+def test_rigid_job_has_all_or_nothing():
+    rigid = replace(JOB, options=(4,), is_whole=True)
+    assert split(rigid, {}) == (Layer(0, 4),)
+    assert find_ceiling(rigid, {Layer(0, 4): ADMITTED}) == Ceiling(
+        4, "Admitted", "Kueue admits 4 of 4 GPUs in queue q (flavor a100)", is_whole=True
+    )
+
+
+def test_running_job_goes_on_until_kueue_has_decided():
+    assert find_ceiling(running(4), {}) is None
+    assert find_ceiling(running(4), {LOW: PENDING}) is None
+    assert find_due(running(4, known=0), {}) == {LOW: Wanted.ASKED}
+    refused = find_ceiling(running(4), {LOW: replace(PENDING, is_judged=True)})
+    assert refused is not None
+    assert refused.gpus == 0
+
+
+def test_sentences_name_queue_layer_and_taker():
+    told = {
+        find_ceiling(JOB, requests).told  # type: ignore[union-attr]
+        for requests in ({}, {LOW: ADMITTED}, {**ALL, HIGH: EVICTED})
+    }
+    assert told == {
+        "Kueue has admitted none of 8 GPUs in queue q yet",
+        "Kueue admits 2 of 8 GPUs in queue q (flavor a100)",
+        "Kueue takes 4 back for team-b, and leaves 4 in queue q",
+    }
+
+
+# --- drawn worlds -------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """One job, and a Kueue that admits, evicts and forgets as it likes."""
+
+    rng: random.Random
+    quota: int
+    requests: dict[Layer, Request] = field(default_factory=dict)
+    demand: Demand = JOB
+    """As the last cycle saw it."""
+    held: int = 0
+    wishes: bool = True
+    """The job is in its queue, and neither suspended nor over."""
+
+    @property
+    def reserved(self) -> int:
+        return sum(
+            high - low for (low, high), request in self.requests.items() if request.is_reserved
+        )
+
+    def admit(self) -> None:
+        waiting = [layer for layer, request in self.requests.items() if not request.is_reserved]
+        self.rng.shuffle(waiting)
+        for layer in waiting:
+            if self.reserved + layer.high - layer.low <= self.quota:
+                self.requests[layer] = ADMITTED
+
+    def evict(self) -> None:
+        """Any layer, as Kueue does where a smaller one above it suffices."""
+        there = [layer for layer, request in self.requests.items() if request.is_admitted]
+        if there:
+            self.requests[self.rng.choice(there)] = EVICTED
+
+    def lower_quota(self) -> None:
+        self.quota = self.rng.randint(0, 8)
+        for layer in sorted(self.requests, reverse=True):
+            if self.reserved - self._leaving() > self.quota and self.requests[layer].is_admitted:
+                self.requests[layer] = EVICTED
+
+    def _leaving(self) -> int:
+        return sum(high - low for (low, high), each in self.requests.items() if each.is_evicted)
+
+    def edit(self) -> None:
+        options = sorted(self.rng.sample(range(1, 9), self.rng.randint(1, 4)))
+        self.demand = replace(self.demand, options=options)
+
+    def toggle(self) -> None:
+        self.wishes = not self.wishes
+
+    def stop_using(self) -> None:
+        reach = self.rng.choice([None, self.demand.decided or None])
+        self.demand = replace(self.demand, reach=reach)
+
+    def decide(self) -> None:
+        """One cycle: it reads the ceiling, and decides within it."""
+        demand = replace(self.demand, queue="q" if self.wishes else "")
+        ceiling = find_ceiling(demand, self.requests)
+        known = ceiling.gpus if ceiling is not None else 0
+        allowed = [n for n in demand.options if n <= known]
+        decided = self.rng.choice(allowed) if allowed else 0
+        self.demand = replace(
+            demand, known=known, decided=decided, used=max(self.held, decided), trains=decided > 0
+        )
+        if self.rng.random() < 0.5:
+            self.release()
+
+    def release(self) -> None:
+        self.held = self.demand.decided
+        self.demand = replace(self.demand, used=self.held)
+
+    def write(self) -> None:
+        for layer, wanted in find_due(self.demand, self.requests).items():
+            match wanted:
+                case Wanted.GONE:
+                    del self.requests[layer]
+                case Wanted.CLEARED:
+                    self.requests[layer] = PENDING
+                case Wanted.READY:
+                    assert self.requests[layer].is_admitted
+                case Wanted.ASKED:
+                    assert layer not in self.requests
+                    self.requests[layer] = PENDING
+
+    def check(self) -> None:
+        assert self.reserved >= max(self.held, self.demand.decided), "uses more than it has quota"
+
+
+def settle(world: World) -> None:
+    for _ in range(30):
+        world.decide()
+        world.release()
+        world.write()
+        world.admit()
+        world.check()
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_quota_covers_the_use_and_evictions_end(seed):
+    rng = random.Random(seed)
+    world = World(rng, quota=rng.randint(0, 8))
+    doings = [
+        *([world.admit, world.decide, world.write] * 4),
+        *[world.release, world.evict, world.lower_quota, world.edit, world.toggle],
+        world.stop_using,
+    ]
+    for _ in range(60):
+        rng.choice(doings)()
+        world.check()
+    world.wishes = True
+    world.demand = replace(world.demand, reach=None)
+    settle(world)
+    assert not any(request.is_evicted for request in world.requests.values())
+    layers = split(world.demand, world.requests)
+    top = count_admitted(layers, world.requests)
+    assert world.reserved == top <= world.quota, "no quota is kept that it cannot use"
+    higher = next((layer.high for layer in layers if layer.low == top), None)
+    assert higher is None or higher > world.quota, "it gets all that there is"
+    world.wishes = False
+    settle(world)
+    assert world.requests == {}

@@ -1,0 +1,229 @@
+"""The reading of Workloads for decisions, and the writes for Kueue, with a played API server."""
+
+import asyncio
+import copy
+import itertools
+from dataclasses import replace
+from typing import Any, cast
+
+from dljob.control.situation.scene import Scene
+from dljob.core.model import Checkpoint, JobId, Phase
+from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.placement.needs import Needs
+from dljob.kube.client import ApiServer, Rejected
+from dljob.kube.names import Name
+from dljob.kube.resources import Resource
+from dljob.kube.watches.mirror import Mirrors
+from dljob.operator.kueue.layers import Layer
+from dljob.operator.kueue.quotas import KueueSettings, Quotas
+from tests.control.scenes import cast as cast_job
+from tests.control.scenes import make_scene, run, running
+from tests.operator.manifests import make_manifest
+from tests.servers.api import Json
+
+TEAM, JOB = "team", JobId("team/net")
+LOW, HIGH = Layer(0, 1), Layer(1, 2)
+IDLE_S = 60.0
+
+
+class Server:
+    """Takes writes of Workloads and shows them to the mirrors, as an API server and its watch."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._versions = itertools.count(100)
+        self.refusal = ""
+        self.asked: list[tuple[str, str]] = []
+
+    def put(self, document: Json) -> Json:
+        document = copy.deepcopy(document)
+        version = str(next(self._versions))
+        document["metadata"]["resourceVersion"] = version
+        document["metadata"].setdefault("uid", f"uid-{version}")
+        self._mirrors.workloads.show(document)
+        return document
+
+    async def create(self, _: Resource, document: Json, namespace: str) -> Json:
+        assert namespace == TEAM
+        self.asked.append(("create", document["metadata"]["name"]))
+        if self.refusal:
+            raise Rejected(403, {"message": self.refusal})
+        return self.put(document)
+
+    async def merge(
+        self, _: Resource, name: str, *, changes: Json, namespace: str, sub: str
+    ) -> Json:
+        assert (namespace, sub) == (TEAM, "status")
+        kinds = [each["type"] for each in changes["status"]["conditions"]]
+        self.asked.append(("merge", f"{name} {kinds[-1]}"))
+        known = self._mirrors.workloads.get(Name(namespace, name))
+        assert known is not None
+        assert changes["metadata"]["resourceVersion"] == known["metadata"]["resourceVersion"]
+        return self.put({**known, "status": {**known["status"], **changes["status"]}})
+
+    async def delete(self, _: Resource, name: str, namespace: str, *, uid: str) -> None:
+        known = self._mirrors.workloads.get(Name(namespace, name))
+        assert known is not None
+        assert uid == known["metadata"]["uid"]
+        self.asked.append(("delete", name))
+
+
+class Desk:
+    """One job in a queue, and the quotas of the operator."""
+
+    def __init__(self, **labels: str) -> None:
+        self.now = 1000.0
+        self.mirrors = Mirrors()
+        self.server = Server(self.mirrors)
+        job = make_manifest("net")
+        labels = labels or {"kueue.x-k8s.io/queue-name": "q"}
+        job["metadata"] |= {
+            "namespace": TEAM,
+            "uid": "1-2",
+            "resourceVersion": "1",
+            "labels": labels,
+        }
+        self.mirrors.jobs.show(job)
+        for name, pool in (("n0", "x"), ("n1", "x"), ("n2", "y")):
+            metadata = {"name": name, "resourceVersion": "2", "labels": {"pool": pool}}
+            self.mirrors.nodes.show({"metadata": metadata, "spec": {}, "status": {}})
+        flavor = {"metadata": {"name": "f", "resourceVersion": "3"}}
+        self.mirrors.flavors.show({**flavor, "spec": {"nodeLabels": {"pool": "x"}}})
+        self.quotas = Quotas(
+            cast(ApiServer, self.server),
+            self.mirrors,
+            settings=KueueSettings(enabled=True, idle_seconds=IDLE_S),
+            limits=NamespaceLimits(max_priority={"*": 0}),
+            clock=lambda: self.now,
+        )
+        self.supposed: list[int] = []
+        """The GPUs that the next decisions would give the job."""
+
+    def admit(self, *layers: Layer, evicted: bool = False) -> None:
+        for low, high in layers:
+            known = self.mirrors.workloads.get(Name(TEAM, f"net-{low}-{high}"))
+            assert known is not None
+            true = ["QuotaReserved", "Admitted", *(["Evicted"] if evicted else [])]
+            conditions = [{"type": kind, "status": "True", "reason": "Preempted"} for kind in true]
+            flavors = {"flavors": {"nvidia.com/gpu": "f"}}
+            admission = {"podSetAssignments": [flavors]}
+            self.server.put({**known, "status": {"conditions": conditions, "admission": admission}})
+
+    def scene(self, gpus: int = 0, **job: Any) -> Scene:
+        """The scene after a cycle; the job has GPUs 0 and following of the first node."""
+        held = tuple(range(gpus))
+        usual: dict[str, Any] = {
+            "checkpoint": Checkpoint(trusted=True),
+            "options": (1, 2),
+            "requested": 2,
+        }
+        there = (
+            cast_job(
+                JOB, {"n0": held}, n0=running(run(2, *held)), phase=Phase.RUNNING, **usual, **job
+            )
+            if gpus
+            else cast_job(JOB, **usual, **job)
+        )
+        scene = make_scene(there)
+        return replace(scene, ceilings=self.quotas.read(scene.entries))
+
+    def settle(self, scene: Scene) -> list[tuple[str, str]]:
+        """One look at a scene; return the writes."""
+        before = len(self.server.asked)
+
+        async def look() -> None:
+            self.quotas.note_change()
+            looking = asyncio.create_task(
+                self.quotas.run(lambda: scene, lambda _: {JOB: self.supposed.pop()})
+            )
+            await asyncio.sleep(0.15)
+            looking.cancel()
+
+        asyncio.run(look())
+        return self.server.asked[before:]
+
+
+def test_layers_are_asked_for_one_after_the_other():
+    desk = Desk()
+    assert desk.settle(desk.scene()) == [("create", "net-0-1")]
+    assert desk.settle(desk.scene()) == []
+    desk.admit(LOW)
+    assert desk.settle(desk.scene()) == [("create", "net-1-2")]
+    assert desk.scene().ceilings[JOB].gpus == 1
+
+
+def test_job_without_the_label_is_left_alone():
+    desk = Desk(team="a")
+    assert desk.scene().ceilings == {}
+    assert desk.settle(desk.scene()) == []
+
+
+def test_priority_is_the_one_that_is_granted():
+    desk = Desk()
+    desk.settle(desk.scene(priority=7))
+    workload = desk.mirrors.workloads.get(Name(TEAM, "net-0-1"))
+    assert workload is not None
+    assert workload["spec"]["priority"] == 0
+
+
+def test_refused_request_is_repeated_with_a_pause(caplog):
+    desk = Desk()
+    desk.server.refusal = "no such queue"
+    assert desk.settle(desk.scene()) == [("create", "net-0-1")]
+    assert desk.settle(desk.scene()) == []
+    desk.now += 5.0
+    desk.server.refusal = ""
+    assert desk.settle(desk.scene()) == [("create", "net-0-1")]
+    assert [each.message for each in caplog.records if "no such queue" in each.message]
+
+
+def admitted_desk() -> Desk:
+    desk = Desk()
+    for layer in (LOW, HIGH):
+        desk.settle(desk.scene())
+        desk.admit(layer)
+    return desk
+
+
+def test_training_is_reported_and_eviction_cleared():
+    desk = admitted_desk()
+    ready = [("merge", "net-0-1 PodsReady"), ("merge", "net-1-2 PodsReady")]
+    assert desk.settle(desk.scene(2)) == ready
+    desk.admit(HIGH, evicted=True)
+    assert desk.settle(desk.scene(2)) == [], "the job has not shrunk"
+    assert desk.settle(desk.scene(1)) == [("merge", "net-1-2 Requeued")]
+    assert desk.settle(desk.scene(1)) == []
+
+
+def test_layers_of_a_finished_job_go_once():
+    desk = admitted_desk()
+    over = desk.scene(cancelled=True)
+    assert sorted(desk.settle(over)) == [("delete", "net-0-1"), ("delete", "net-1-2")]
+    assert desk.settle(over) == [], "the watch has not shown the end yet"
+
+
+def test_unused_quota_is_given_back_and_asked_for_again():
+    desk = admitted_desk()
+    desk.settle(desk.scene(1))
+    desk.now += IDLE_S + 1
+    assert desk.settle(desk.scene(1)) == [], "a decision may count on it"
+    assert desk.settle(desk.scene(1)) == [("delete", "net-1-2")]
+    desk.now += IDLE_S + 1
+    desk.supposed = [2]
+    # The watch shows the end of the former Workload at last.
+    former = desk.mirrors.workloads.get(Name(TEAM, "net-1-2"))
+    assert former is not None
+    desk.mirrors.workloads.show_end(former)
+    assert desk.settle(desk.scene(1)) == [("create", "net-1-2")]
+
+
+def test_flavor_binds_the_nodes_of_a_job():
+    desk = admitted_desk()
+    ceilings = desk.scene().ceilings
+    own = Needs((("cpu", 1),), frozenset({"n1", "n2"}), (("tainted", 1),))
+    free, bound = (desk.quotas.narrow(needs, ceilings)[JOB] for needs in ({}, {JOB: own}))
+    assert free.nodes == frozenset({"n0", "n1"})
+    assert (bound.amounts, bound.nodes) == (own.amounts, frozenset({"n1"}))
+    assert bound.refusals == (("tainted", 1), ("outside flavor f of Kueue", 1))
+    again = desk.quotas.narrow({JOB: own}, ceilings)[JOB]
+    assert again is bound, "an unchanged value stays the same object"
