@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from dljob.control.judging.checkpoints import is_declared
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Trust
 from dljob.core.model import Ceiling, GpuRef, Job, JobId, NodeName, Phase
 from dljob.core.placement.limits import NamespaceLimits, namespace_of
 from dljob.core.placement.needs import Needs
@@ -82,15 +83,18 @@ class _Due(NamedTuple):
 
 def read_demand(entry: Entry, *, queue: str, reach: int | None = None) -> Demand:
     """Read the demand of a job before a decision; an empty ``queue`` is none."""
-    job, placement = entry.job, entry.status.placement
-    # Without a checkpoint a job keeps the GPUs that it starts with.
-    can_change = is_declared(job.checkpoint)
+    job, status, options = entry.job, entry.status, entry.job.gpus.options
+    decided = status.placement.gpus if status.placement is not None else 0
+    # Without a checkpoint a job keeps the GPUs that it starts with, until a trial has shown that it changes live.
+    is_whole = not is_declared(job.checkpoint) and status.live is not Trust.CONFIRMED
+    if is_whole:
+        options = (decided if decided in options else job.gpus.requested,)
     return Demand(
         queue="" if entry.is_wanted_gone else queue,
-        options=job.gpus.options if can_change else (job.gpus.requested,),
-        is_whole=not can_change,
+        options=options,
+        is_whole=is_whole,
         reach=reach,
-        decided=placement.gpus if placement is not None else 0,
+        decided=decided,
     )
 
 
