@@ -120,7 +120,10 @@ def test_rigid_job_has_all_or_nothing():
     rigid = replace(JOB, options=(4,), is_whole=True)
     assert split(rigid, {}) == (Layer(0, 4),)
     assert find_ceiling(rigid, {Layer(0, 4): ADMITTED}) == Ceiling(
-        4, "Admitted", "Kueue admits 4 of 4 GPUs in queue q (flavor a100)", is_whole=True
+        4,
+        "Admitted",
+        "Kueue admits 4 of 4 GPUs in queue q (flavor a100, none borrowed)",
+        is_whole=True,
     )
 
 
@@ -147,16 +150,37 @@ def test_running_job_goes_on_until_kueue_has_decided():
     assert refused.gpus == 0
 
 
-def test_sentences_name_queue_layer_and_taker():
-    told = {
-        find_ceiling(JOB, requests).told  # type: ignore[union-attr]
-        for requests in ({}, {LOW: ADMITTED}, {**ALL, HIGH: EVICTED})
-    }
-    assert told == {
-        "Kueue has admitted none of 8 GPUs in queue q yet",
-        "Kueue admits 2 of 8 GPUs in queue q (flavor a100)",
-        "Kueue takes 4 back for team-b, and leaves 4 in queue q",
-    }
+@pytest.mark.parametrize(
+    ("requests", "borrowed", "told"),
+    [
+        ({}, 0, "Kueue has admitted none of 8 GPUs in queue q yet"),
+        (
+            {LOW: replace(PENDING, told="ClusterQueue c is stopped")},
+            0,
+            "Kueue has admitted none of 8 GPUs in queue q yet: ClusterQueue c is stopped",
+        ),
+        (
+            {LOW: ADMITTED},
+            0,
+            "Kueue admits 2 of 8 GPUs in queue q (flavor a100, none borrowed)",
+        ),
+        (ALL, 6, "Kueue admits 8 of 8 GPUs in queue q (flavor a100, 6 borrowed)"),
+        (
+            {**ALL, HIGH: EVICTED},
+            6,
+            "Kueue takes layer 4-8 back for team-b, and leaves 4 GPUs in queue q",
+        ),
+        (
+            {**ALL, MIDDLE: EVICTED, HIGH: EVICTED},
+            6,
+            "Kueue takes layers 2-4 and 4-8 back for team-b, and leaves 2 GPUs in queue q",
+        ),
+    ],
+)
+def test_sentences_name_queue_layer_and_taker(requests, borrowed, told):
+    ceiling = find_ceiling(JOB, requests, borrowed=borrowed)
+    assert ceiling is not None
+    assert ceiling.told == told
 
 
 # --- drawn worlds -------------------------------------------------------------------------

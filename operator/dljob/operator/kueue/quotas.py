@@ -37,6 +37,7 @@ from dljob.operator.kueue.layers import (
     find_due,
     split,
 )
+from dljob.operator.kueue.lending import find_borrowed
 from dljob.operator.kueue.workloads import QUEUE_LABEL
 
 log = logging.getLogger(__name__)
@@ -155,13 +156,16 @@ class Quotas:
     def read(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Ceiling]:
         """Return the quota of each job in a queue."""
         self._read_requests()
+        requests = {
+            job: {layer: request for layer, (_, request) in found.items()}
+            for job, found in self._found.items()
+        }
+        borrowed = find_borrowed(requests, self._mirrors.cluster_queues.objects)
         ceilings: dict[JobId, Ceiling] = {}
         for job, entry in entries.items():
             demand = self._demand(entry)
             if demand.queue:
-                found = self._found.get(job, {})
-                requests = {layer: request for layer, (_, request) in found.items()}
-                ceiling = find_ceiling(demand, requests)
+                ceiling = find_ceiling(demand, requests.get(job, {}), borrowed=borrowed.get(job, 0))
                 if ceiling is not None:
                     ceilings[job] = ceiling
         return ceilings
@@ -225,7 +229,8 @@ class Quotas:
                 continue  # The garbage collector deletes the Workloads of a job that is gone.
             known = self._read.get(name)
             if known is None or known[0] is not document:
-                known = document, workloads.read_request(document)
+                queues = self._mirrors.cluster_queues.objects
+                known = document, workloads.read_request(document, queues)
             read[name] = known
             found.setdefault(job_id(owner), {})[workloads.layer_of(document)] = known
         self._found, self._read = found, read
