@@ -6,17 +6,21 @@ operator as its own service account. Many jobs of one pod are submitted at once;
 its pod is bound. In the same run the very same pods are bound by the kube-scheduler alone, which is
 the yardstick. While they are admitted, a job is submitted that fits nowhere, and it is timed until its
 status says why it cannot be scheduled. The API server's audit log counts the writes.
+
+With ``--queued`` the jobs are in a queue of a real Kueue, which has quota for all: each waits for its layer to be admitted.
 """
 
 import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +37,13 @@ from dljob.kube.names import FINALIZER
 from dljob.kube.resources import DLJOBS, NODES, PODS
 from dljob.operator.podspecs import building
 from dljob.operator.podspecs.podsettings import PodSettings
-from tests.servers.binaries import find_all
+from tests.chart.helms import CHART
+from tests.operator.queues import QUEUE_LABEL, A, make_teams, queues_of
+from tests.servers.binaries import HELM, KUEUE, find_all
 from tests.servers.controlplane import PROGRAMS, UNTHROTTLED, ControlPlane, Wishes
 from tests.servers.nodes import make_node
 from tests.servers.processes import Guard, Server
+from tests.servers.queueing import Kueue
 
 HOME = "dljob-system"
 ACCOUNT = f"system:serviceaccount:{HOME}:dljob-operator"
@@ -102,24 +109,47 @@ def _is_binding(event: Json) -> bool:
 @click.option("--jobs", type=click.IntRange(1), default=400, show_default=True)
 @click.option("--nodes", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--full", is_flag=True, help="4,000 jobs on 500 nodes.")
+@click.option("--queued", is_flag=True, help="The jobs are in a queue of Kueue.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def main(*, jobs: int, nodes: int, full: bool, output: str) -> None:
+def main(*, jobs: int, nodes: int, full: bool, queued: bool, output: str) -> None:
     """Measure how fast jobs are admitted, compared with kube-scheduler alone."""
     if full:
         jobs, nodes = 4000, 500
     with tempfile.TemporaryDirectory(prefix="dljob-admission-") as folder:
         wishes = Wishes(audit_policy=AUDIT, scheduler=UNTHROTTLED)
-        programs = find_all(*PROGRAMS)
-        with ControlPlane(Path(folder) / "plane", wishes, programs=programs) as plane:
-            result = asyncio.run(_measure(plane, Path(folder), jobs, nodes))
-    print_result({"jobs": jobs, "nodes": nodes, **result, **describe_machine()}, output)
+        programs = find_all(*PROGRAMS, *((KUEUE, HELM) if queued else ()))
+        with ExitStack() as stack:
+            plane = ControlPlane(Path(folder) / "plane", wishes, programs=programs)
+            stack.enter_context(plane)
+            rights = ""
+            if queued:
+                stack.enter_context(Kueue(plane, Path(folder) / "kueue"))
+                api = stack.enter_context(plane.api())
+                make_teams(api, nodes * GPUS_A_NODE, labels={POOL: ""})
+                stack.enter_context(queues_of(api, NAMESPACE))
+                rights = _find_rights(programs["helm"])
+            result = asyncio.run(_measure(plane, Path(folder), jobs, nodes, rights=rights))
+    sizes = {"jobs": jobs, "nodes": nodes, "queued": queued}
+    print_result({**sizes, **result, **describe_machine()}, output)
 
 
-async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> Json:
+def _find_rights(helm: Path) -> str:
+    """Return the rights of the operator that the chart grants with the module for Kueue."""
+    wanted = ("--set=settings.kueue.enabled=true", "--show-only=templates/rbac.yaml")
+    command = (helm, "template", "dljob", CHART, f"--namespace={HOME}", *wanted)
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+async def _measure(
+    plane: ControlPlane, folder: Path, jobs: int, nodes: int, *, rights: str
+) -> Json:
+    """``rights`` are those with which jobs are in a queue; empty: they are in none."""
     api = ApiServer(access.find(str(plane.admin)), connections=AT_ONCE)
     try:
         for part in ("install", "holding"):
             plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / part))
+        if rights:
+            plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rights)
         await _wait_until(lambda: _takes_jobs(api), "jobs are taken as DLJob's manifests have it")
         # The pods that are bound without us tolerate the pool's taint, too.
         plane.kubectl("label", "namespace", NAMESPACE, "dljob.io/pool-access=allowed")
@@ -129,8 +159,8 @@ async def _measure(plane: ControlPlane, folder: Path, jobs: int, nodes: int) -> 
         )
         alone = await _measure_alone(plane, api, jobs)
         with Guard() as guard:
-            operator = _start_operator(plane, guard, folder)
-            admitted = await _measure_ours(plane, api, jobs, operator)
+            operator = _start_operator(plane, guard, folder, queued=bool(rights))
+            admitted = await _measure_ours(plane, api, jobs, operator, queued=bool(rights))
             say(operator.last_words()[-600:])
         return {
             **admitted,
@@ -156,7 +186,9 @@ async def _measure_alone(plane: ControlPlane, api: ApiServer, count: int) -> Jso
     return {"alone_per_s": round(count / seconds, 1)}
 
 
-async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operator: Server) -> Json:
+async def _measure_ours(
+    plane: ControlPlane, api: ApiServer, count: int, operator: Server, *, queued: bool
+) -> Json:
     say(f"{count} jobs by the operator …")
     bindings = _Bindings(plane.audit_log)
     before, began = bindings.count(), time.monotonic()
@@ -164,9 +196,13 @@ async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operato
     serving = asyncio.create_task(server.watch())
     watching = asyncio.create_task(peak.watch())
     submitting = asyncio.create_task(
-        _all(api.create(DLJOBS, _job(f"job-{number}"), NAMESPACE) for number in range(count))
+        _all(
+            api.create(DLJOBS, _job(f"job-{number}", queued=queued), NAMESPACE)
+            for number in range(count)
+        )
     )
-    because = asyncio.create_task(_measure_because(api, bindings, before + count // 4))
+    nowhere = _job("nowhere", queued=queued)
+    because = asyncio.create_task(_measure_because(api, bindings, before + count // 4, nowhere))
     await submitting
     submitted = time.monotonic() - began
     await bindings.wait_for(before + count)
@@ -187,10 +223,9 @@ async def _measure_ours(plane: ControlPlane, api: ApiServer, count: int, operato
     }
 
 
-async def _measure_because(api: ApiServer, bindings: _Bindings, at: int) -> float:
+async def _measure_because(api: ApiServer, bindings: _Bindings, at: int, job: Json) -> float:
     """Submit a job that fits nowhere in the middle of the load, and time until its status says why."""
     await bindings.wait_for(at)
-    job = _job("nowhere")
     job["spec"]["gpus"] = {"options": [GPUS_A_NODE + 1], "maxNodes": 1}
     began = time.monotonic()
     await api.create(DLJOBS, job, NAMESPACE)
@@ -209,11 +244,12 @@ async def _measure_because(api: ApiServer, bindings: _Bindings, at: int) -> floa
 # --- what is made -------------------------------------------------------------------------
 
 
-def _job(name: str) -> Json:
+def _job(name: str, *, queued: bool = False) -> Json:
+    labels = {QUEUE_LABEL: A} if queued else {}
     return {
         "apiVersion": DLJOBS.api_version,
         "kind": DLJOBS.kind,
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": labels},
         "spec": {
             "gpus": {"options": [1]},
             "training": {"iterations": 1000},
@@ -256,13 +292,14 @@ def _node(number: int) -> Json:
     return make_node(f"node-{number:04}", labels=labels, taints=[taint])
 
 
-def _start_operator(plane: ControlPlane, guard: Guard, folder: Path) -> Server:
+def _start_operator(plane: ControlPlane, guard: Guard, folder: Path, *, queued: bool) -> Server:
     log = folder / "operator.log"
     settings = {
         "namespace": HOME,
         "store": folder / "profiles.db",
         "health": "127.0.0.1:0",
         "pods.virtualGpus": "true",
+        "kueue.enabled": str(queued).lower(),
         # There is no kubelet, so that no pod will ever come up.
         "rules.initializeSeconds": 100_000,
     }

@@ -6,7 +6,8 @@ each of two teams owns two. A job of team a has all four. Again and again a Work
 (drawn), is timed until Kueue admits it, which it does once the operator has proven the release, and goes; then the job has to
 have all four again. At the end a job of team b is timed from its submission until it trains on its half.
 
-The API server's audit log counts the writes of the operator and of Kueue.
+The API server's audit log counts the writes of the operator and of Kueue. Before all that it counts those for the whole life of a
+job, from its submission to its deletion, once in no queue and once with three layers.
 """
 
 import random
@@ -31,6 +32,7 @@ from tests.operator.queues import (
     queues_of,
     submit,
     submit_other,
+    workloads,
 )
 from tests.operator.stages import Stage, staged
 from tests.servers.audits import read_events
@@ -49,6 +51,8 @@ AUDIT = {
     ],
 }
 PATIENCE_S = 300.0
+LIFE = 1000
+"""The iterations of a job whose whole life is counted."""
 
 
 @click.command()
@@ -78,6 +82,7 @@ def main(*, reclaims: int, seed: int, form: str) -> None:
 def measure(stage: Stage, reclaims: int, chance: random.Random) -> dict[str, Any]:
     stage.patience = PATIENCE_S
     stage.start_operator(settings={"kueue.enabled": "true"})
+    lives = {name: count_life(stage, name, team) for name, team in (("plain", ""), ("queued", A))}
     submit(stage, "wide", A)
     stage.wait(partial(has_gpus, stage, "wide", 4))
     before, waited = count_writes(stage), []
@@ -96,7 +101,18 @@ def measure(stage: Stage, reclaims: int, chance: random.Random) -> dict[str, Any
         "writes_for_a_reclaim_and_the_return": {
             name: round(number / reclaims, 2) for name, number in sorted(writes.items())
         },
+        **{f"writes_for_a_{name}_job": dict(sorted(lives[name].items())) for name in lives},
     }
+
+
+def count_life(stage: Stage, name: str, team: str) -> Counter[str]:
+    """Let a job run alone, and count the writes from its submission until nothing of it is left."""
+    before = count_writes(stage)
+    submit(stage, name, team, iterations=LIFE)
+    stage.wait_for_phase(name, "Completed")
+    stage.api.delete(stage.path(name))
+    stage.wait(lambda: stage.is_gone(name) and not stage.pods() and not workloads(stage))
+    return count_writes(stage) - before
 
 
 def time_reclaim(stage: Stage, gpus: int) -> float:
@@ -118,7 +134,13 @@ def count_writes(stage: Stage) -> Counter[str]:
     found: Counter[str] = Counter()
     for event in read_events(stage.plane.audit_log):
         agent, reference = event.get("userAgent", ""), event.get("objectRef") or {}
-        program = "kueue" if agent.startswith("kueue") else "operator" if "aiohttp" in agent else ""
+        program = (
+            "kueue"
+            if agent.startswith("kueue")
+            else "operator"
+            if agent.startswith("dljob")
+            else ""
+        )
         if (
             program
             and event["responseStatus"]["code"] < 300

@@ -17,9 +17,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from tests.chaos.hostiles import Hostiles, is_hostile
 from tests.chaos.points import Plan
@@ -73,6 +75,9 @@ PATIENT_S = 400.0
 class Trouble:
     """The disturbances of a stage."""
 
+    settings: ClassVar[Mapping[str, object]] = {}
+    """More settings of the operators."""
+
     def __init__(self, stage: Stage, wire: Wire, *, jobs: int, seed: int, hostile: int) -> None:
         self.stage = stage
         self.wire = wire
@@ -80,6 +85,7 @@ class Trouble:
         self.jobs = jobs
         self.conflicts = 0
         self.restarts = 0
+        self.active: list[str] = []
         self.running: list[str] = []
         self.suspended: set[str] = set()
         self.suspensions = 0
@@ -96,6 +102,7 @@ class Trouble:
             if each.get("status", {}).get("phase") not in ("Completed", "Failed")
             and not is_hostile(each["metadata"]["name"])
         ]
+        self.active = [each["metadata"]["name"] for each in active]
         self.running = [
             each["metadata"]["name"]
             for each in active
@@ -114,7 +121,12 @@ class Trouble:
                 options=self.chance.choice([[1, 2, 4], [1, 2], [1, 2, 4, 8], [2, 4]]),
             )
             document["spec"]["template"]["spec"]["containers"][0]["image"] = "training"
+            document["metadata"]["labels"] = self.draw_labels()
             active.append(self.stage.api.post(self.stage.path(), document))
+
+    def draw_labels(self) -> Mapping[str, str]:
+        """Draw the labels of a new job."""
+        return {}
 
     def suspend_some(self) -> None:
         """Suspend and resume jobs now and then, preferably after their last step."""
@@ -131,24 +143,24 @@ class Trouble:
         self.stage.api.merge(self.stage.path(name), {"spec": {"suspend": suspended}})
         (self.suspended.add if suspended else self.suspended.discard)(name)
 
-    def live_and_die(self, number: int) -> None:
-        """Run an operator until it dies at a point or is killed."""
-        plan = Plan(
+    def draw_plan(self) -> Plan:
+        """Draw when the next operator dies."""
+        return Plan(
             seed=self.chance.getrandbits(32),
             deaths=dict(self.deaths),
             spares=self.chance.choice((0, 10, 30, 80)),
         )
+
+    def live_and_die(self, number: int) -> None:
+        """Run an operator until it dies at a point or is killed."""
+        plan = self.draw_plan()
         told = self.stage.folder / f"death-{number}"
         operator = self.start(plan, told)
         # The time does not include its start.
         end = time.monotonic() + PATIENCE_S
         is_leading = False
         while operator.is_running and time.monotonic() < end:
-            self.submit_some()
-            self.suspend_some()
-            self.hostiles.go_on()
-            self.disturb(0.02)
-            self.obstruct(0.05)
+            self.make_trouble()
             if not is_leading and LEADS in operator.log.read_text():
                 is_leading = True
                 end = time.monotonic() + LIFE_S
@@ -162,6 +174,14 @@ class Trouble:
         self.deaths[how] += 1
         sys.stderr.write(f"{number + 1}. death: {how}; {len(self.iterations)} jobs have come\n")
 
+    def make_trouble(self) -> None:
+        """Called again and again while an operator runs."""
+        self.submit_some()
+        self.suspend_some()
+        self.hostiles.go_on()
+        self.disturb(0.02)
+        self.obstruct(0.05)
+
     def obstruct(self, likelihood: float) -> None:
         """Disturb the connection between operator and API server."""
         if self.chance.random() > likelihood:
@@ -172,7 +192,7 @@ class Trouble:
             case "lose":
                 self.wire.lose_answers(self.chance.randint(1, 3))
             case "conflict":
-                for name in self.iterations:
+                for name in self.active:
                     changed = {"annotations": {"example.com/mark": str(self.conflicts)}}
                     self.stage.api.merge(self.stage.path(name), {"metadata": changed})
                     self.conflicts += 1
@@ -200,7 +220,7 @@ class Trouble:
             json.dumps(asdict(plan)),
             str(told),
         ]
-        settings = CALM if plan.is_calm else QUICK
+        settings = {**(CALM if plan.is_calm else QUICK), **self.settings}
         return self.stage.start_operator(program=[*words, "--"], launches=True, settings=settings)
 
     def disturb(self, likelihood: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dljob.kube.client import ApiServer
 from dljob.operator import __main__ as program
+from dljob.operator.kueue.quotas import Quotas
 from tests.chaos.controllers import guard_wire
 from tests.chaos.points import Fuse, Plan
 
@@ -19,6 +20,7 @@ def main() -> None:
     plan, deaths, _, *options = sys.argv[1:]
     fuse = Fuse(Plan(**json.loads(plan)), Path(deaths))
     guard_writes(fuse)
+    guard_quotas(fuse)
     guard_wire(fuse)
     fuse.passes("at its start")
     program.main(options)
@@ -38,6 +40,16 @@ def guard_writes(fuse: Fuse) -> None:
         )
 
     ApiServer._send = send_guarded  # type: ignore[assignment,method-assign]
+
+
+def guard_quotas(fuse: Fuse) -> None:
+    """Place a deadly point around each write for Kueue, by the state that it brings about."""
+    write = Quotas._write
+
+    async def write_guarded(quotas: Quotas, due: Any, turns: Any) -> None:
+        await fuse.around_async(f"quota {due.wanted.value}", write)(quotas, due, turns)
+
+    Quotas._write = write_guarded  # type: ignore[assignment,method-assign]
 
 
 def _what(url: str) -> str:

@@ -1,6 +1,6 @@
 """Queues of Kueue on a stage: two teams in one cohort, and jobs in their queues."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,15 +22,15 @@ def _post(api: Api, kind: str, name: str, spec: Json, *, namespace: str = "") ->
     api.post(f"{KUEUE_API}/{where}{kind.lower()}s", document)
 
 
-def make_teams(api: Api) -> None:
-    """Two teams, which own two GPUs each and lend them to each other."""
-    _post(api, "ResourceFlavor", FLAVOR, {"nodeLabels": POOL})
+def make_teams(api: Api, gpus: int = 2, *, labels: Mapping[str, str] = POOL) -> None:
+    """Two teams, which own so many GPUs each, on nodes with these labels, and lend them to each other."""
+    _post(api, "ResourceFlavor", FLAVOR, {"nodeLabels": dict(labels)})
     for team in (A, B):
         spec = {
             "cohortName": "org",
             "namespaceSelector": {},
             "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
-            "resourceGroups": [quota_of(2)],
+            "resourceGroups": [quota_of(gpus)],
         }
         _post(api, "ClusterQueue", team, spec)
 
@@ -57,7 +57,7 @@ def quota_of(gpus: int) -> Json:
 
 def submit(stage: Stage, name: str, team: str, *, iterations: int = 10**6, **spec: Any) -> None:
     document = stage.make_job(name, iterations=iterations)
-    document["metadata"]["labels"] = {QUEUE_LABEL: team}
+    document["metadata"]["labels"] = {QUEUE_LABEL: team} if team else {}
     document["spec"] |= spec
     stage.api.post(stage.path(), document)
 
@@ -83,7 +83,7 @@ def gpus(stage: Stage, name: str) -> int:
     return int(status.get("allocation", {}).get("gpus", 0)) if trains else 0
 
 
-def submit_other(stage: Stage, team: str, gpus: int) -> None:
+def submit_other(stage: Stage, team: str, gpus: int, name: str = "other") -> None:
     """Submit a Workload of another program."""
     container = {
         "name": "c",
@@ -96,7 +96,7 @@ def submit_other(stage: Stage, team: str, gpus: int) -> None:
         "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
     }
     spec = {"queueName": team, "podSets": [pods]}
-    _post(stage.api, "Workload", "other", spec, namespace=stage.namespace)
+    _post(stage.api, "Workload", name, spec, namespace=stage.namespace)
 
 
 def has_gpus(stage: Stage, name: str, number: int) -> bool:

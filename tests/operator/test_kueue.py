@@ -4,14 +4,18 @@ Jobs in the queues of a real Kueue: borrowed GPUs come back by shrinking, and no
 Two teams have a queue each in one cohort. Real trainings run below real SideCars.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dljob.kube import names
+from tests.chaos.testimony import Expected, find_broken_laws, read_all
+from tests.chaos.worlds import job_document
 from tests.operator.queues import (
+    QUEUE_LABEL,
     A,
     B,
     admitted,
@@ -25,6 +29,8 @@ from tests.operator.queues import (
     workloads,
 )
 from tests.operator.stages import Stage, staged
+from tests.operator.test_live_changes import steps_of, trains_on
+from tests.operator.test_live_changes import submit as submit_live
 from tests.servers.api import Json
 from tests.servers.controlplane import ControlPlane
 from tests.servers.namespaces import make_namespace
@@ -74,14 +80,34 @@ def lost(stage: Stage, name: str) -> int:
     return int(stage.status(name)["checkpoint"].get("lostIterations", 0))
 
 
+def submit_witness(
+    stage: Stage, name: str, team: str, *, iterations: int, options: Sequence[int]
+) -> None:
+    """Submit a training that keeps a journal, and stands still from its checkpoint to its end."""
+    document = job_document(
+        name,
+        stage.folder,
+        iterations=iterations,
+        ends_when_saved=False,
+        is_forgotten=False,
+        options=options,
+    )
+    document["metadata"]["labels"] = {QUEUE_LABEL: team}
+    document["spec"]["template"]["spec"]["containers"][0]["image"] = "training"
+    stage.api.post(stage.path(), document)
+
+
 def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     start_operator(stage)
-    submit(stage, "wide", A)
+    witness = stage.folder / "witness"
+    witness.mkdir()
+    iterations = {"wide": 1500, "new": 200}
+    submit_witness(stage, "wide", A, iterations=iterations["wide"], options=[1, 2, 4])
     stage.wait(lambda: gpus(stage, "wide") == 4)
     assert admitted(stage) == {"wide-0-1", "wide-1-2", "wide-2-4"}
     stage.wait(lambda: iteration(stage, "wide") > 50)
 
-    submit(stage, "new", B, iterations=400, gpus={"options": [2]})
+    submit_witness(stage, "new", B, iterations=iterations["new"], options=[2])
     stage.wait(lambda: gpus(stage, "new") == 2 and gpus(stage, "wide") == 2)
     assert admitted(stage) == {"wide-0-1", "wide-1-2", "new-0-2"}
     assert not is_true(workloads(stage)["wide-2-4"], "QuotaReserved")
@@ -91,15 +117,35 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
 
     stage.wait_for_phase("new", "Completed")
     stage.wait(lambda: gpus(stage, "wide") == 4)
-    assert lost(stage, "wide") <= stage.status("wide")["reshapes"], (
-        "at most the step that it was in"
-    )
     assert set(workloads(stage)) == {"wide-0-1", "wide-1-2", "wide-2-4"}
     condition = stage.condition("wide", "QuotaReserved")
     assert condition["message"] == "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100)"
 
-    stage.api.delete(stage.path("wide"))
+    stage.wait_for_phase("wide", "Completed")
+    assert find_broken_laws(read_all(witness), Expected(iterations)) == []
+    assert (lost(stage, "wide"), stage.counts("wide")) == (0, (0, 0))
     stage.wait(lambda: workloads(stage) == {})
+
+
+def test_live_job_gives_borrowed_gpus_back_without_a_restart(stage: Stage):
+    start_operator(stage)
+    changes: dict[str, dict[str, Any]] = {
+        "metadata": {"labels": {QUEUE_LABEL: A}},
+        # It never saves: after a restart its journal would begin again.
+        "spec": {"checkpoint": {"signal": "SIGTERM", "confirm": "exit", "trusted": True}},
+    }
+    submit_live(stage, "lives", changes)
+    assert admitted(stage) == {"lives-0-2", "lives-2-4"}
+
+    submit(stage, "new", B, iterations=400, gpus={"options": [2]})
+    stage.wait(lambda: gpus(stage, "new") == 2 and trains_on(stage, "lives", 2))
+    assert admitted(stage) == {"lives-0-2", "new-0-2"}
+    stage.wait_for_phase("new", "Completed")
+    stage.wait(lambda: trains_on(stage, "lives", 4))
+    status, steps = stage.status("lives"), steps_of(stage, "lives")
+    assert [step for step, _ in steps] == [*range(1, len(steps) + 1)], "none is lost or repeated"
+    assert [ranks for ranks, _ in groupby(steps, lambda step: step[1])] == [4, 2, 4]
+    assert (status["live"]["changes"], stage.counts("lives")) == (2, (0, 0)), status
 
 
 def test_stopped_queue_suspends_its_jobs_with_their_checkpoints(stage: Stage):

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.operator.stages import Stage, staged
+from tests.servers.api import Json
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 log = logging.getLogger(__name__)
@@ -35,8 +36,12 @@ def stage(control_plane, namespace: str, tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def submit(stage: Stage, name: str) -> None:
-    """Submit a job without a checkpoint, and wait until it trains on both nodes and a trial has shown that it changes live."""
+def submit(stage: Stage, name: str, changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """
+    Submit a job, and wait until it trains on all GPUs and a trial has shown that it changes live.
+
+    It has no checkpoint; ``changes`` are added to its metadata and its spec.
+    """
     (stage.folder / name).mkdir()
     command = [sys.executable, "-m", "tests.operator.live_members", str(stage.folder / name)]
     container = {"name": "trainer", "image": "training", "command": command}
@@ -48,8 +53,15 @@ def submit(stage: Stage, name: str) -> None:
         "progress": {"log": r"step (?P<iteration>\d+)"},
         "template": {"spec": {"containers": [container]}},
     }
-    kind = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob"}
-    stage.api.post(stage.path(), {**kind, "metadata": {"name": name}, "spec": spec})
+    document: Json = {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    for part, changed in (changes or {}).items():
+        document[part] = {**document[part], **changed}
+    stage.api.post(stage.path(), document)
     stage.wait(lambda: stage.condition(name, "Live").get("status") == "True")
 
 
