@@ -27,7 +27,7 @@ from dljob.core import cycle
 from dljob.core.checking import BrokenLaw
 from dljob.core.contract import Policy
 from dljob.core.model import CauseCode, JobId, Mechanism, Snapshot
-from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.placement.limits import NamespaceLimits, Use
 from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dljob.core.profiles import Costs
 
@@ -74,6 +74,7 @@ class _Decided:
     at: float = float("-inf")
     wake_at: float = float("inf")
     policy_state: object = None
+    use: Use = Use()
     worths: Mapping[JobId, float] = field(default_factory=dict)
     there: AbstractSet[JobId] = frozenset()
     """The jobs that had not ended."""
@@ -197,6 +198,7 @@ class Scheduler:
                 self._last.wake_at = plan.wake_at if plan.wake_at is not None else float("inf")
                 self._last.policy_state = plan.policy_state
                 self._last.worths = plan.worths
+                self._last.use = plan.use
                 self._learning.keep_policy_state(name, plan.policy_state)
                 plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
@@ -267,6 +269,7 @@ class Scheduler:
             seed=self._options.seed,
             limits=self._options.limits.granting(scene.priorities),
             policy_state=self._last.policy_state,
+            use=self._last.use,
         )
 
 
