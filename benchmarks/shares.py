@@ -14,6 +14,7 @@ import gzip
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -64,8 +65,10 @@ def merge(names: Sequence[str]) -> list[Sequence[object]]:
     for name in names:
         with gzip.open(ROOT / "profiles" / f"{name}.csv.gz", "rt", encoding="utf-8") as file:
             user = name.split("_")[1]
-            for row in csv.DictReader(file):
-                rows.append((f"{user}/{row['job_id']}", *(row[each] for each in COLUMNS[1:])))
+            rows += [
+                (f"{user}/{row['job_id']}", *(row[each] for each in COLUMNS[1:]))
+                for row in csv.DictReader(file)
+            ]
     return rows
 
 
@@ -91,7 +94,9 @@ def measure_hour(folder: Path, policy: str, weights: Mapping[str, int], seed: in
     for span in list_spans(happenings):
         seconds = max(0.0, min(span.end, HOUR_S) - min(span.begin, HOUR_S))
         held[namespace_of(span.job)] += seconds * span.placement.gpus
-    due = {user: sum(held.values()) * part / sum(weights.values()) for user, part in weights.items()}
+    due = {
+        user: sum(held.values()) * part / sum(weights.values()) for user, part in weights.items()
+    }
     off = max(abs(held[user] / due[user] - 1.0) for user in weights)
     return {
         "policy": policy,
@@ -160,18 +165,12 @@ def main(
     print_result(describe_machine(), form)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for policy in chosen:
-            for seed in seeds:
-                if only != "traces":
-                    rows = [measure_hour(folder, policy, weights, seed) for weights in WEIGHTS]
-                    print_result(rows, form)
-                if only != "hour":
-                    for trace in TRACES:
-                        for load in loads:
-                            row = measure_trace(
-                                folder, trace, policy, load=load, window=window, seed=seed
-                            )
-                            print_result(row, form)
+        for policy, seed, weights in product(chosen, seeds, WEIGHTS if only != "traces" else ()):
+            print_result(measure_hour(folder, policy, weights, seed), form)
+        traces = product(chosen, seeds, TRACES if only != "hour" else (), loads)
+        for policy, seed, trace, load in traces:
+            measured = measure_trace(folder, trace, policy, load=load, window=window, seed=seed)
+            print_result(measured, form)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -9,27 +10,32 @@ from dljob.core import cycle, keeping
 from dljob.core.explaining.sentences import sentence_for_step
 from dljob.core.model import Cause, CauseCode, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
-from dljob.core.planning import Reshape, Start, Stop, Wait, settle
+from dljob.core.planning import Reshape, Stop, Wait, settle
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
 from dljob.sim import policies
 from tests.builders import decide, make_cluster, make_snapshot, make_state
 
 OPTIONS = tuple(range(1, 9))
 EQUAL = {"*": 1}
+UNUSED = Use()
 
 
 def shared(
-    *states: JobState, gpus: int = 8, shares: dict[str, int] = EQUAL, use: Use = Use(), now: float = 0.0
+    *states: JobState,
+    gpus: int = 8,
+    shares: dict[str, int] = EQUAL,
+    use: Use = UNUSED,
+    now: float = 0.0,
 ) -> Snapshot:
     snapshot = make_snapshot(make_cluster(n1=gpus), *states, now=now)
     return replace(snapshot, limits=NamespaceLimits(shares=shares), use=use)
 
 
-def owed(*states: JobState, **rest: object) -> dict[str, int]:
+def owed(*states: JobState, **rest: Any) -> dict[str, int]:
     return dict(find_owed(shared(*states, **rest)))
 
 
-def wide(name: str, **rest: object) -> JobState:
+def wide(name: str, **rest: Any) -> JobState:
     return make_state(name, options=OPTIONS, **rest)
 
 
@@ -39,7 +45,7 @@ def follow(snapshot: Snapshot, name: str, decisions: int = 4) -> Snapshot:
         plan = cycle.schedule(snapshot, policies.make(name, {}))
         snapshot = settle(snapshot, plan.steps)
         running = tuple(replace(s, adjusting=False, speed=1.0) for s in snapshot.running)
-        states = {"use": plan.use, "policy_state": plan.policy_state}
+        states: dict[str, Any] = {"use": plan.use, "policy_state": plan.policy_state}
         snapshot = replace(snapshot, running=running, **states)
     return snapshot
 
@@ -127,7 +133,8 @@ def test_job_that_started_last_shrinks_first():
     last = wide("a/2", holds={"n1": range(4, 8)}, started_at=20.0, iterations_total=1e6)
     snapshot = shared(first, last, make_state("b/1", options=(3,)), now=30.0)
     assert "a/1" not in decide(snapshot, "fifo")
-    assert [s.placement.gpus for s in follow(snapshot, "fifo").running] == [4, 1, 3]
+    held = {s.id: s.placement and s.placement.gpus for s in follow(snapshot, "fifo").running}
+    assert held == {"a/1": 4, "a/2": 1, "b/1": 3}
 
 
 def test_idle_gpus_are_lent():
@@ -136,7 +143,7 @@ def test_idle_gpus_are_lent():
     assert steps["a/1"].new.gpus == 7
 
 
-def test_unsaved_job_keeps_what_it_has():
+def test_unsaved_job_keeps_its_gpus():
     old = replace(wide("a/1", holds={"n1": range(8)}), unsaved_from=0.0, iterations_done=9.0)
     steps = decide(shared(old, wide("b/1")))
     assert "a/1" not in steps
@@ -163,13 +170,15 @@ def test_rigid_job_stops_with_its_checkpoint():
     assert told == "gives back 8 GPUs: given back to b, which is owed 8 GPUs"
 
 
-def test_waiting_job_is_told_of_the_share():
+def test_waiting_job_shows_the_share_of_its_user():
     held = wide("a/1", holds={"n1": range(4)}, iterations_total=1e6)
-    other = wide("b/1", holds={"n1": range(4, 8)}, iterations_total=1e6)
-    more = make_state("a/2", options=(4,), iterations_total=10.0)
-    snapshot = shared(held, other, more)
-    plan = cycle.schedule(snapshot, policies.make("fifo", {}))
-    assert not any(isinstance(step, Start) for step in plan.steps)
+    other = wide("b/1", holds={"n1": range(4, 7)}, iterations_total=1e6)
+    more = make_state("a/2", options=(1,), priority=1)
+    snapshot = shared(held, other, more, make_state("b/2", options=(1,)))
+    step = decide(snapshot, "fifo")["a/2"]
+    assert step.cause == Cause(CauseCode.QUEUE_QUOTA, gpus=1)
+    told = sentence_for_step(snapshot, step)
+    assert told == "waits: needs at least 1 GPU; a is owed 4 GPUs and has 4"
 
 
 def test_user_alone_is_decided_as_without_shares():
@@ -191,7 +200,7 @@ def draw(rng: Random) -> Snapshot:
         start = rng.choice([1, 1, 1, 2, 4])
         options = tuple(n for n in (start, 2 * start, 3 * start, 4 * start) if n <= 8)
         held = rng.choice([0, *(n for n in options if n <= len(free))])
-        rest = {}
+        rest: dict[str, Any] = {}
         if held:
             rest = {"holds": {"n1": free[:held]}, "started_at": rng.uniform(0, 50)}
             del free[:held]
@@ -200,7 +209,9 @@ def draw(rng: Random) -> Snapshot:
                 rest |= {**done, "is_live": rng.random() < 0.5}
         total = rng.choice([20.0, 1e3, 1e6])
         name = f"{rng.choice('abc')}/{order}"
-        states.append(make_state(name, order=order, options=options, iterations_total=total, **rest))
+        states.append(
+            make_state(name, order=order, options=options, iterations_total=total, **rest)
+        )
     shares = rng.choice([EQUAL, {"a": 2, "*": 1}, {"a": 3, "b": 1}])
     use = Use(seconds={user: rng.uniform(0, 5000) for user in "abc"})
     return shared(*states, gpus=gpus, shares=shares, use=use, now=100.0)
@@ -229,14 +240,16 @@ def test_drawn_shares(seed):
 
 @pytest.mark.parametrize("name", ["foresight", "max-min"])
 @pytest.mark.parametrize("seed", range(40))
-def test_drawn_worlds_of_elastic_jobs_give_what_is_owed(seed, name):
+def test_owed_gpus_are_given_in_drawn_worlds(seed, name):
     rng = Random(seed)
     free, states = list(range(8)), []
     for order in range(rng.randint(2, 6)):
         held = rng.choice([n for n in (0, 1, 2, 4, 8) if n <= len(free)])
-        rest = {"holds": {"n1": free[:held]}} if held else {}
+        rest: dict[str, Any] = {"holds": {"n1": free[:held]}} if held else {}
         del free[:held]
-        states.append(wide(f"{rng.choice('abc')}/{order}", order=order, iterations_total=1e6, **rest))
+        states.append(
+            wide(f"{rng.choice('abc')}/{order}", order=order, iterations_total=1e6, **rest)
+        )
     snapshot = shared(*states, now=100.0)
     then = follow(snapshot, name)
     assert count_gpus(then) == find_owed(then), seed

@@ -260,7 +260,7 @@ class Scheduler:
 
     def snapshot(self, scene: Scene) -> Snapshot:
         """Return the scheduler's input for a decision about this scene."""
-        return snapshots.take_snapshot(
+        snapshot = snapshots.take_snapshot(
             scene,
             profiles=self._learning.profiles(),
             costs=self._options.costs,
@@ -269,8 +269,8 @@ class Scheduler:
             seed=self._options.seed,
             limits=self._options.limits.granting(scene.priorities),
             policy_state=self._last.policy_state,
-            use=self._last.use,
         )
+        return replace(snapshot, use=self._last.use)
 
 
 _DISPLACED = {

@@ -83,12 +83,12 @@ class Plan:
     wake_at: float | None = None
     """The latest time for the next call of the policy."""
     policy_state: object = None
-    use: Use = Use()
-    """The GPU time of users, where they are owed shares."""
     is_partial: bool = False
     """True if some pending jobs are still undecided."""
     worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
     """The worth of a GPU to each job, where the policy states it; for the reasons that people read."""
+    use: Use = Use()
+    """The GPU time of users, where they are owed shares."""
 
     def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
         """

@@ -1,8 +1,8 @@
 """
-What each user is owed of the GPUs, and how jobs give back what was lent to them.
+The share of the GPUs that each user is owed, and the return of GPUs that were lent.
 
-Called by :func:`dljob.core.cycle.schedule`. A user is a namespace. The owed shares are weighted max-min shares of what
-the jobs of the users can use, in whole GPUs. A GPU that cannot be divided, and GPUs for a job that needs more than the
+Called by :func:`dljob.core.cycle.schedule`. A user is a namespace. The owed shares are weighted max-min shares, in whole GPUs,
+of the GPUs that the jobs of the users can use. A GPU that cannot be divided, and GPUs for a job that needs more than the
 share of its user, go in turns to the user with the least use per weight.
 
 The policy is asked first as if there were no shares. Only if a user lacks GPUs that it is owed, and another has more than
@@ -137,7 +137,7 @@ def _pour(
     return fill(high)
 
 
-def count_gpus(snapshot: Snapshot, plan: Plan | None = None) -> dict[str, int]:
+def count_gpus(snapshot: Snapshot, plan: Plan | None = None) -> Counter[str]:
     """Return how many GPUs the jobs of each user have, after a plan if there is one."""
     gpus = _gpus_after(snapshot, plan)
     counts: Counter[str] = Counter()
@@ -165,7 +165,7 @@ def share_out(snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
     owed = find_owed(snapshot)
     first = plan = decide(snapshot)
     wished: dict[str, Mapping[JobId, int]] = {}
-    """What the policy gave the jobs of each user that is bounded now."""
+    """The GPUs that the policy gave jobs, by user, for the users that are bounded now."""
     while over := _find_over(count_gpus(snapshot, plan), owed) - wished.keys():
         wished |= dict.fromkeys(over, _gpus_after(snapshot, plan))
         plan = decide(_bound(snapshot, wished, most=owed))
@@ -238,15 +238,21 @@ def _find_lost(snapshot: Snapshot, plan: Plan) -> set[JobId]:
 def _bound(
     snapshot: Snapshot, wished: Mapping[str, Mapping[JobId, int]], *, most: Mapping[str, int]
 ) -> Snapshot:
-    """Bound the jobs of these users by what the policy gave them, as far as it is no more than ``most`` together."""
+    """Bound the jobs of these users by their numbers in the policy's answer, and those of a user together by ``most``."""
     ceilings: dict[JobId, int] = {}
     for user, states in _by_user(snapshot).items():
-        if user in wished:
-            chosen = (_narrow(state, wished[user].get(state.id, 0)) for state in states)
+        if user not in wished:
+            continue
+        given: dict[JobId, int] = {}
+        # First as much as the jobs have now, so that no job shrinks for a new one of its user.
+        for held in (True, False):
+            chosen = [_narrow(s, wished[user].get(s.id, 0), held=held) for s in states]
             claim = _Claim(filter(None, chosen), most[user])
+            claim.given |= given
             while claim.grow(inf):
                 pass
-            ceilings |= {state.id: claim.given.get(state.id, 0) for state in states}
+            given = claim.given
+        ceilings |= {state.id: given.get(state.id, 0) for state in states}
 
     def bound(state: JobState) -> JobState:
         gpus = ceilings.get(state.id)
@@ -259,10 +265,13 @@ def _bound(
     return replace(snapshot, running=tuple(map(bound, snapshot.running)), pending=pending)
 
 
-def _narrow(state: JobState, gpus: int) -> JobState | None:
-    """Show the job with at most so many GPUs; ``None`` if it cannot run on them."""
-    if keeping.remains(state) and state.placement is not None:
-        gpus = max(gpus, state.gang, state.placement.gpus)
+def _narrow(state: JobState, gpus: int, *, held: bool) -> JobState | None:
+    """Show the job with at most this number of GPUs, and than it has if ``held``; ``None`` if it cannot run on them."""
+    has = max(state.gang, state.placement.gpus) if state.placement is not None else 0
+    if keeping.remains(state):
+        gpus = max(gpus, has)
+    if held:
+        gpus = min(gpus, has)
     if gpus < state.least:
         return None
     return replace(state, job=replace(state.job, gpus=state.job.gpus.within(gpus)))

@@ -39,7 +39,7 @@ from dljob.core.model import (
     Snapshot,
 )
 from dljob.core.placement import largest
-from dljob.core.placement.limits import NamespaceLimits, Use, namespace_of
+from dljob.core.placement.limits import NamespaceLimits, namespace_of
 from dljob.core.placement.needs import Needs
 from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dljob.core.predicting import learning_curves
@@ -60,7 +60,6 @@ def take_snapshot(
     seed: int = 0,
     limits: NamespaceLimits | None = None,
     policy_state: object = None,
-    use: Use = Use(),
 ) -> Snapshot:
     """Make the snapshot of the jobs that can be decided about and the GPUs that are available."""
     quarantine = quarantine if quarantine is not None else Quarantine()
@@ -99,7 +98,6 @@ def take_snapshot(
         seed=seed,
         limits=(limits or NamespaceLimits()).less(beyond),
         policy_state=policy_state,
-        use=use,
     )
 
 

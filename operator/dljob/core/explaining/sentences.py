@@ -8,7 +8,6 @@ it may take its time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf, isfinite
 from operator import attrgetter
 from typing import assert_never
@@ -70,7 +69,9 @@ def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID
                 return f"waits: {_REASONS[step.cause.code](step.cause)}"
             return sentence_for_wait(snapshot, state, cause=step.cause, worths=worths)
         case Stop():
-            return f"gives back {count_gpus(step.old.gpus)}: {_why(snapshot, state, cause=step.cause)}"
+            return (
+                f"gives back {count_gpus(step.old.gpus)}: {_why(snapshot, state, cause=step.cause)}"
+            )
         case Start():
             done = f"starts on {named_place(step.placement)}"
         case Reshape():
