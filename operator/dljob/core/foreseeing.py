@@ -272,6 +272,7 @@ class _Play:
             running=self._sort_running(),
             pending=pending,
             policy_state=plan.policy_state,
+            use=plan.use,
         )
 
     def _sort_running(self) -> tuple[JobState, ...]:
