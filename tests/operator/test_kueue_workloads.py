@@ -138,7 +138,7 @@ def test_request_is_read():
     assert read(pending).told == waits, "the number changes with each job of others"
 
 
-def test_eviction_is_told_with_its_reason():
+def test_eviction_has_its_reason():
     evicted = read(admitted(Evicted=("True", "Preempted", EVICTION)))
     assert (evicted.is_admitted, evicted.is_evicted) == (True, True)
     assert evicted.told == "back for team-b (reclamation within the cohort)", "its quota is unknown"
