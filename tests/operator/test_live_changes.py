@@ -8,16 +8,15 @@ import logging
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.operator.live_members import make_job
 from tests.operator.stages import Stage, staged
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
@@ -37,19 +36,7 @@ def stage(control_plane, namespace: str, tmp_path: Path) -> Iterator[Stage]:
 
 def submit(stage: Stage, name: str) -> None:
     """Submit a job without a checkpoint, and wait until it trains on both nodes and a trial has shown that it changes live."""
-    (stage.folder / name).mkdir()
-    command = [sys.executable, "-m", "tests.operator.live_members", str(stage.folder / name)]
-    container = {"name": "trainer", "image": "training", "command": command}
-    spec: dict[str, Any] = {
-        "gpus": {"options": [2, 4]},
-        "training": {"iterations": 10**6},
-        "framework": "pytorch",
-        "processes": "perGpu",
-        "progress": {"log": r"step (?P<iteration>\d+)"},
-        "template": {"spec": {"containers": [container]}},
-    }
-    kind = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob"}
-    stage.api.post(stage.path(), {**kind, "metadata": {"name": name}, "spec": spec})
+    stage.api.post(stage.path(), make_job(name, stage.folder / name, options=(2, 4)))
     stage.wait(lambda: stage.condition(name, "Live").get("status") == "True")
 
 
