@@ -1,8 +1,8 @@
 """
 The training of lending.py, in a container: ``_lent_training.py FOLDER MANNER``.
 
-It keeps a journal of its steps and their times in FOLDER. With the manner ``live`` its ranks change live. With ``saved`` each
-rank is for itself; asked to end by SIGTERM, it saves its step and ends, and the next start goes on from there.
+It keeps a journal of its steps and their times in FOLDER. Asked to end by SIGTERM, it saves its step and ends, and the next start
+goes on from there. With the manner ``live`` its ranks change live; with ``saved`` each rank is for itself.
 """
 
 import os
@@ -26,7 +26,30 @@ def work() -> None:
     np.tanh(DATA @ WEIGHTS)
 
 
+class Saving:
+    """The step at which a training was asked to end, which the next start goes on from."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "saved"
+
+    def read(self) -> int:
+        return int(self._file.read_text()) if self._file.exists() else 0
+
+    def end(self, step: int, *, is_leader: bool) -> None:
+        if is_leader:
+            part = self._file.with_suffix(".part")
+            part.write_text(str(step))
+            part.replace(self._file)
+        os._exit(ASKED_TO_END)
+
+
 class Live(Member):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder), [])
+        saving = Saving(folder)
+        self.step = saving.read()
+        signal.signal(signal.SIGTERM, lambda *_: saving.end(self.step, is_leader=self.rank == 0))
+
     def tell(self, text: str) -> None:
         super().tell(f"{text} {time.time()}")
 
@@ -37,7 +60,7 @@ class Live(Member):
 
 class Saved:
     def __init__(self, folder: Path) -> None:
-        self._journal, self._saved = folder / "journal", folder / "saved"
+        self._journal, self._saving = folder / "journal", Saving(folder)
         # DLJob's SideCar names the rank, or Kubernetes the index of the pod.
         self._rank = int(os.environ.get("RANK") or os.environ["JOB_COMPLETION_INDEX"])
         self._is_asked = False
@@ -47,7 +70,7 @@ class Saved:
         self._is_asked = True
 
     def train(self) -> None:
-        step = int(self._saved.read_text()) if self._saved.exists() else 0
+        step = self._saving.read()
         while not self._is_asked:
             time.sleep(STEP_SECONDS)
             work()
@@ -56,17 +79,13 @@ class Saved:
                 print(f"step {step}", flush=True)
                 with self._journal.open("a") as journal:
                     journal.write(f"step {step} {time.time()}\n")
-        if self._rank == 0:
-            part = self._saved.with_suffix(".part")
-            part.write_text(str(step))
-            part.replace(self._saved)
-        os._exit(ASKED_TO_END)
+        self._saving.end(step, is_leader=self._rank == 0)
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     (place / "meet").mkdir(exist_ok=True, parents=True)
     if sys.argv[2] == "live":
-        Live(str(place), []).train()
+        Live(place).train()
     else:
         Saved(place).train()

@@ -77,6 +77,9 @@ class Trouble:
 
     settings: ClassVar[Mapping[str, object]] = {}
     """More settings of the operators."""
+    work_s: ClassVar = (3.0, 9.0)
+    """The shortest and the longest time of a job on one GPU."""
+    life_s = LIFE_S
 
     def __init__(self, stage: Stage, wire: Wire, *, jobs: int, seed: int, hostile: int) -> None:
         self.stage = stage
@@ -110,7 +113,7 @@ class Trouble:
         ]
         while len(self.iterations) < self.jobs and len(active) < AT_A_TIME:
             name = f"job-{len(self.iterations)}"
-            self.iterations[name] = int(self.chance.uniform(3.0, 9.0) / 0.04)
+            self.iterations[name] = int(self.chance.uniform(*self.work_s) / 0.04)
             document = job_document(
                 name,
                 self.stage.folder,
@@ -163,7 +166,7 @@ class Trouble:
             self.make_trouble()
             if not is_leading and LEADS in operator.log.read_text():
                 is_leading = True
-                end = time.monotonic() + LIFE_S
+                end = time.monotonic() + self.life_s
             time.sleep(0.1)
         is_by_itself = not operator.is_running
         operator.kill()

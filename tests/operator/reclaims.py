@@ -24,7 +24,7 @@ from dljob.kube import names
 from tests.chaos.points import Plan
 from tests.chaos.processes import trainings
 from tests.chaos.testimony import Expected, find_broken_laws, read_all
-from tests.operator.chaos import NODES, PATIENT_S, Trouble
+from tests.operator.chaos import LIFE_S, NODES, PATIENT_S, Trouble
 from tests.operator.queues import (
     QUEUE_LABEL,
     A,
@@ -62,9 +62,10 @@ AUDIT = {
 }
 ACTS = ("asked", "ready", "cleared", "gone")
 """The writes of the operator for Kueue."""
-KINDS = ("anywhere", "at a write", "at a write", "late", "late")
+KINDS = ("anywhere", "at a write", "late", "late")
 """The kinds of deaths of operators."""
-COMES, GOES, DELETES = 0.15, 0.08, 0.004
+LONG_LIFE_S = 60.0
+COMES, GOES, DELETES = 0.5, 0.2, 0.004
 """The probabilities, at each look, of a Workload of another program, of its end, and of a job's deletion."""
 
 
@@ -79,6 +80,7 @@ class Reclaims(Trouble):
     """The trouble with reclaims in it."""
 
     settings: ClassVar = {"kueue.enabled": "true"}
+    work_s: ClassVar = (20.0, 60.0)
 
     def __init__(self, stage: Stage, wire: Wire, *, seed: int) -> None:
         super().__init__(stage, wire, jobs=sys.maxsize, seed=seed, hostile=0)
@@ -99,6 +101,7 @@ class Reclaims(Trouble):
     def draw_plan(self) -> Plan:
         """Draw a death at any point, one at a write for Kueue, or none for a while, in which most reclaims take place."""
         kind = self.chance.choice(KINDS)
+        self.life_s = LONG_LIFE_S if kind == "late" else LIFE_S
         if kind == "anywhere":
             return super().draw_plan()
         seed, spares = self.chance.getrandbits(32), self.chance.choice((0, 50, 150))
