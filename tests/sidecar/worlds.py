@@ -264,7 +264,8 @@ class World:
         assert self.under_way is None
         assert _without_base(action.target) == _without_base(self.accepted[-1])
         # The author of the latest target may not have known yet that a change before it was carried out.
-        assert action.target.live is not None and action.target.live.since == action.run.generation
+        assert action.target.live is not None
+        assert action.target.live.since == action.run.generation
         generation = action.target.generation
         assert generation not in self.changed_live, "tried live twice"
         self.changed_live = (*self.changed_live, generation)
