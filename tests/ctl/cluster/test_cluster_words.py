@@ -339,7 +339,9 @@ ALLOCATION = {
                 phase="Running",
                 message="starts on 3 GPUs",
                 allocation=ALLOCATION,
-                conditions=[{"type": "QuotaReserved", "status": "True", "message": "Kueue admits 3"}],
+                conditions=[
+                    {"type": "QuotaReserved", "status": "True", "message": "Kueue admits 3"}
+                ],
             ),
             "trains on 3 A100 GPUs on n1 and n2. Kueue admits 3. Lately: starts on 3 GPUs",
         ),
