@@ -380,5 +380,6 @@ def test_rights_and_policies_for_kueue_come_with_the_setting(helm):
     assert verbs == {
         *(("workloads", verb) for verb in ("list", "watch", "create", "delete")),
         ("workloads/status", "patch"),
+        ("workloadpriorityclasses", "get"),
         *((what, v) for what in ("resourceflavors", "clusterqueues") for v in ("list", "watch")),
     }

@@ -1,5 +1,5 @@
 """
-Whose quota the GPUs of jobs are, their own team's or borrowed, as the ClusterQueues of Kueue show it.
+How many GPUs of jobs are borrowed, and how many a team is owed, as the ClusterQueues of Kueue show it.
 
 Kueue counts the GPUs that a ClusterQueue has borrowed, but not which Workloads have them. It takes the lowest priority back
 first, and of equal ones the latest, so those have the borrowed GPUs here.
