@@ -375,6 +375,7 @@ def test_rights_and_policies_for_kueue_come_with_the_setting(helm):
         return verbs, names & {"dljob-queue-changes", "dljob-operator-workloads"}
 
     assert kueue({}) == (set(), set())
+    boosting, _ = kueue({"settings": {"kueue": {"enabled": True, "mostBoost": 60}}})
     verbs, policies = kueue({"settings": {"kueue": {"enabled": True}}})
     assert policies == {"dljob-queue-changes", "dljob-operator-workloads"}
     assert verbs == {
@@ -383,3 +384,4 @@ def test_rights_and_policies_for_kueue_come_with_the_setting(helm):
         ("workloadpriorityclasses", "get"),
         *((what, v) for what in ("resourceflavors", "clusterqueues") for v in ("list", "watch")),
     }
+    assert boosting - verbs == {("workloads", "patch")}

@@ -148,12 +148,21 @@ class Desk:
         """One look at a scene; return the writes."""
         before = len(self.server.asked)
 
+        looks = 0
+
+        def see() -> Scene:
+            nonlocal looks
+            looks += 1
+            return scene
+
         async def look() -> None:
             self.quotas.note_change()
             looking = asyncio.create_task(
-                self.quotas.run(lambda: scene, lambda _: {JOB: self.supposed.pop()})
+                self.quotas.run(see, lambda _: {JOB: self.supposed.pop()})
             )
-            await asyncio.sleep(0.15)
+            # The second look begins when the writes of the first are done.
+            while looks < 2:
+                await asyncio.sleep(0.01)
             looking.cancel()
 
         asyncio.run(look())

@@ -192,7 +192,7 @@ def test_lowest_and_latest_layers_have_the_borrowed_gpus():
     assert borrowed(1) == {"b": 1}
     assert borrowed(3) == {"b": 2, "a": 1}
     assert borrowed(5) == {"b": 3, "a": 2}
-    assert find_borrowed(requests, {}) == {}
+    assert not any(find_borrowed(requests, {}).values())
 
 
 def test_clearing_queues_a_preempted_workload_again():

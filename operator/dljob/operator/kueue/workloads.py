@@ -177,7 +177,7 @@ def _tell_eviction(evicted: Json, *, flavor: str, queues: Mapping[Name, Json]) -
     if found is None:
         return f"away ({evicted.get('reason', DEACTIVATED)})"
     taker, why = found["taker"], found["why"]
-    owed = find_owed(queues.get(Name("", taker)), flavor) if why == _RECLAIMED else 0
+    owed = find_owed(queues.get(Name("", taker), {}), flavor) if why == _RECLAIMED else 0
     return f"back for {taker}, which is owed {owed}" if owed else f"back for {taker} ({why})"
 
 
