@@ -46,6 +46,8 @@ class Request:
     reserved_at: str = ""
     """Since when it has quota, or has none."""
     priority: int = 0
+    boost: int = 0
+    """Kueue adds this to its priority."""
     told: str = ""
     """Why it was evicted or waits, for people."""
 
@@ -68,6 +70,8 @@ class Demand:
     known: int = 0
     """The ceiling in the latest decisions about the job."""
     trains: bool = False
+    boost: int = 0
+    """The seconds of training that an eviction of its lowest layer would lose, as far as they are published."""
 
 
 class Wanted(Enum):
@@ -77,6 +81,8 @@ class Wanted(Enum):
     """It exists."""
     READY = "ready"
     """Kueue knows that the job trains; it evicts Workloads that never do, where it waits for their pods."""
+    BOOSTED = "boosted"
+    """Kueue knows how much work its eviction would lose."""
     CLEARED = "cleared"
     """It has no quota, and is queued again."""
     GONE = "gone"
@@ -173,5 +179,7 @@ def find_due(demand: Demand, requests: Mapping[Layer, Request]) -> dict[Layer, W
                 due[layer] = Wanted.CLEARED
         elif request.is_admitted and demand.trains and not request.is_ready:
             due[layer] = Wanted.READY
+        elif request.is_admitted and not layer.low and demand.boost != request.boost:
+            due[layer] = Wanted.BOOSTED
     asked = next((layer for layer in layers if layer.low == top and layer not in requests), None)
     return due if asked is None else {**due, asked: Wanted.ASKED}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from dljob.control.judging.checkpoints import is_declared
+from dljob.control.judging.checkpoints import is_declared, unsaved_from
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Trust
@@ -24,7 +24,7 @@ from dljob.kube import names
 from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import WORKLOADS
+from dljob.kube.resources import PRIORITY_CLASSES, WORKLOADS
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.jobs.entries import job_id, name_of
 from dljob.operator.kueue import workloads
@@ -38,7 +38,7 @@ from dljob.operator.kueue.layers import (
     split,
 )
 from dljob.operator.kueue.lending import find_borrowed
-from dljob.operator.kueue.workloads import QUEUE_LABEL
+from dljob.operator.kueue.workloads import BOOST, CLASS_LABEL, QUEUE_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,9 @@ class KueueSettings:
     """True if the label kueue.x-k8s.io/queue-name puts a job into a queue of Kueue, whose quota then bounds its GPUs."""
     idle_seconds: float = 300.0
     """After how long without use a job gives quota back; as often it asks whether it would use more."""
+    most_boost: int = 0
+    """The most that the seconds of training that a job would lose add to its priority in Kueue (annotation
+    kueue.x-k8s.io/priority-boost of its lowest layer); 0: nothing."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class _Due(NamedTuple):
     """The priority that the job may have."""
     place: int
     """The number of the layer from the lowest."""
+    boost: int
 
 
 def read_demand(entry: Entry, *, queue: str, reach: int | None = None) -> Demand:
@@ -117,6 +121,18 @@ def iter_demands(scene: Scene, demands: Mapping[JobId, Demand]) -> Iterator[tupl
                 trains=status.phase is Phase.RUNNING,
             ),
         )
+
+
+def find_boost(entry: Entry, scene: Scene, *, most: int) -> int:
+    """Return the seconds of training that a stop of a job would lose, as a power of two, so that it changes rarely."""
+    job, status = entry.job, entry.status
+    since = unsaved_from(job, status, now=scene.now, mechanism=scene.mechanism)
+    if job.checkpoint.ends_with_pod:
+        since = 0.0
+    if since is None or not status.pace:
+        return 0
+    seconds = min(most, int((status.iteration - since) / status.pace))
+    return 1 << seconds.bit_length() >> 1
 
 
 class Quotas:
@@ -166,6 +182,9 @@ class Quotas:
             demand = self._demand(entry)
             if demand.queue:
                 ceiling = find_ceiling(demand, requests.get(job, {}), borrowed=borrowed.get(job, 0))
+                if ceiling is not None and job not in self._found:
+                    why = self._refused.why((job, split(demand, {})[0]))
+                    ceiling = replace(ceiling, told=f"{ceiling.told}: {why}") if why else ceiling
                 if ceiling is not None:
                     ceilings[job] = ceiling
         return ceilings
@@ -279,6 +298,8 @@ class Quotas:
         for job, demand in iter_demands(scene, meant):
             entry, found = scene.entries[job], self._found.get(job, {})
             requests = {layer: request for layer, (_, request) in found.items()}
+            boost = find_boost(entry, scene, most=self._settings.most_boost)
+            demand = replace(demand, boost=boost)  # noqa: PLW2901
             layers, allowed = split(demand, requests), limits.priority_of(namespace_of(job))
             for layer, wanted in find_due(demand, requests).items():
                 if self._refused.may_try((job, layer), now):
@@ -287,7 +308,9 @@ class Quotas:
                     priority = (
                         entry.job.priority if allowed is None else min(entry.job.priority, allowed)
                     )
-                    yield _Due(entry.job, demand.queue, layer, wanted, workload, priority, place)
+                    yield _Due(
+                        entry.job, demand.queue, layer, wanted, workload, priority, place, boost
+                    )
 
     async def _write(self, due: _Due, turns: asyncio.Semaphore) -> None:
         key = due.job.id, due.layer
@@ -313,11 +336,17 @@ class Quotas:
         if document is None:
             return
         flavor = self._flavor_of(due.job.id) if due.layer.low else ""
+        named = (document["metadata"].get("labels") or {}).get(CLASS_LABEL, "")
+        # Kueue lets each user name any class, so no grant of DLJob limits it.
+        priority = (
+            (await self._api.get(PRIORITY_CLASSES, named))["value"] if named else due.priority
+        )
         made = workloads.make_workload(
             document,
             due.layer,
             queue=due.queue,
-            priority=workloads.priority_of(due.priority, due.layer, due.place),
+            priority=workloads.priority_of(priority, due.layer, due.place),
+            priority_class=named,
             demand=due.job.gpus,
             node_labels=self._node_labels(flavor),
         )
@@ -337,17 +366,20 @@ class Quotas:
 
     async def _report(self, due: _Due) -> None:
         metadata = due.workload["metadata"]
-        changes = {
-            # Kueue may have written since, and conditions are written as a whole.
-            "metadata": {"resourceVersion": metadata["resourceVersion"]},
-            "status": workloads.changed_status(due.workload, due.wanted, self._clock()),
-        }
+        # Kueue may have written since, and conditions are written as a whole.
+        changed: Json = {"resourceVersion": metadata["resourceVersion"]}
+        changes: Json
+        if due.wanted is Wanted.BOOSTED:
+            changes = {"metadata": {**changed, "annotations": {BOOST: str(due.boost)}}}
+        else:
+            status = workloads.changed_status(due.workload, due.wanted, self._clock())
+            changes = {"metadata": changed, "status": status}
         shown = await self._api.merge(
             WORKLOADS,
             metadata["name"],
             changes=changes,
             namespace=metadata["namespace"],
-            sub="status",
+            sub="status" if "status" in changes else "",
         )
         self._mirrors.workloads.show(shown, is_ours=True)
 

@@ -9,13 +9,16 @@ from dljob.core.model import GpuDemand
 from dljob.kube import names
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import WORKLOADS
+from dljob.kube.resources import PRIORITY_CLASSES, WORKLOADS
 from dljob.operator.kueue.layers import Layer, Request, Wanted
 from dljob.operator.kueue.lending import find_owed
 from dljob.operator.nodes.nodes import TYPE_LABELS
 from dljob.operator.nodes.placeholders import RESOURCE
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+CLASS_LABEL: Final = "kueue.x-k8s.io/priority-class"
+BOOST: Final = "kueue.x-k8s.io/priority-boost"
+"""The annotation that Kueue adds to the priority of a Workload, if its feature gate PriorityBoost is on."""
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 """Kueue names this job to those that it evicts for it."""
 POD_SET: Final = "gpus"
@@ -54,6 +57,7 @@ def make_workload(
     priority: int,
     demand: GpuDemand,
     node_labels: Mapping[str, str],
+    priority_class: str = "",
 ) -> dict[str, Any]:
     """
     Make the Workload of a layer of a job, whose flavor has these labels of nodes.
@@ -76,6 +80,8 @@ def make_workload(
     }
     if affinity := _affinity(pod, demand.types):
         template["affinity"] = affinity
+    group, kind = PRIORITY_CLASSES.group, PRIORITY_CLASSES.kind
+    named = {"priorityClassRef": {"group": group, "kind": kind, "name": priority_class}}
     return {
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
@@ -92,6 +98,7 @@ def make_workload(
         "spec": {
             "queueName": queue,
             "priority": priority,
+            **(named if priority_class and not layer.low else {}),
             "podSets": [
                 {
                     "name": POD_SET,
@@ -160,6 +167,7 @@ def read_request(workload: Json, queues: Mapping[Name, Json]) -> Request:
         flavor=flavor,
         reserved_at=quota.get("lastTransitionTime", ""),
         priority=spec.get("priority", 0),
+        boost=int((workload["metadata"].get("annotations") or {}).get(BOOST, "0")),
         told=told,
     )
 
@@ -169,7 +177,7 @@ def _tell_eviction(evicted: Json, *, flavor: str, queues: Mapping[Name, Json]) -
     if found is None:
         return f"away ({evicted.get('reason', DEACTIVATED)})"
     taker, why = found["taker"], found["why"]
-    owed = find_owed(queues.get(Name("", taker)), flavor) if why == _RECLAIMED else 0
+    owed = find_owed(queues.get(Name("", taker), {}), flavor) if why == _RECLAIMED else 0
     return f"back for {taker}, which is owed {owed}" if owed else f"back for {taker} ({why})"
 
 
