@@ -919,12 +919,6 @@ class _Live:
             self._numbers[self.AT] = 1 + max(self._numbers[slot + self.STEP] for slot in old)
         return int(self._numbers[self.AT])
 
-    def _is_settled(self, change: _Change) -> bool:
-        if self._numbers[self.AT] >= 0:
-            return True
-        with self._alone():
-            return self._settle(change) >= 0
-
     def _agree_afar(self, change: _Change, step: int) -> int:
         """Agree through the store of the new group; ranks of several containers share no memory."""
         assert self.group is not None
@@ -997,8 +991,10 @@ class _Live:
             assert new is not None
             group, handed_over = self.group, self._folder / f"state-{change.number}"
             if change.containers == 1:
-                self._write(self.SEEN, change.number)
-                self._wait_until(lambda: self._is_settled(change))
+                # The last process that acknowledges sets the step, so the others need the lock no more: one that hangs
+                # here must not keep it.
+                self._agree(self.joins, step=0)
+                self._wait_until(lambda: self._numbers[self.AT] >= 0)
             else:
                 assert group is not None
                 self._wait_until(lambda: group.find_store() is not None)

@@ -380,5 +380,5 @@ def test_rights_and_policies_for_kueue_come_with_the_setting(helm):
     assert verbs == {
         *(("workloads", verb) for verb in ("list", "watch", "create", "delete")),
         ("workloads/status", "patch"),
-        *(("resourceflavors", verb) for verb in ("list", "watch")),
+        *((what, v) for what in ("resourceflavors", "clusterqueues") for v in ("list", "watch")),
     }

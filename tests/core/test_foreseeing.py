@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from dljob.control.deciding.futures import turn_document
 from dljob.control.situation.status_documents import write_time
 from dljob.core.foreseeing import (
     MOST_DECISIONS,
+    NO_QUOTA,
     NO_TIME,
     TOO_LARGE,
     Turn,
@@ -17,7 +19,7 @@ from dljob.core.foreseeing import (
     foresee_all,
     foresee_courses,
 )
-from dljob.core.model import Cluster, JobId, Snapshot
+from dljob.core.model import Ceiling, Cluster, JobId, Snapshot
 from dljob.core.predicting.predictor import SUPPOSED_S, Span
 from dljob.core.profiles import Costs
 from dljob.sim import policies
@@ -134,6 +136,19 @@ def test_unknown_start_is_not_forecast():
     assert known["b"].unknown_because == "how long open trains is not known"
     large = turns(runs("a"), waits("large", gpus=8))
     assert large["large"].unknown_because == TOO_LARGE
+    queued = turns(runs("a"), replace(waits("queued"), ceiling=Ceiling(0)))
+    assert queued["queued"] == Turn(0, None, NO_QUOTA)
+
+
+def test_job_grows_no_further_than_its_quota():
+    ends = {}
+    for quota in (1, 2, 4):
+        state = make_state("queued", options=(1, 2, 4), model="linear", iterations_total=1000.0)
+        ceiling = Ceiling(quota)
+        state = replace(state, job=ceiling.over(state.job), ceiling=ceiling)
+        snapshot = make_snapshot(make_cluster(n1=4), state, profiles=(LINEAR,))
+        ends[quota] = foresee_all(snapshot, policies.make("max-min"))[JobId("queued")].ends_in
+    assert ends == {1: 1000.0, 2: 500.0, 4: 250.0}
 
 
 def test_unknown_length_delays_only_jobs_that_need_its_gpus():

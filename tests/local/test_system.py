@@ -606,6 +606,56 @@ def test_a_user_has_a_limited_number_of_jobs():
                 )
 
 
+@pytest.mark.story
+@real
+def test_owed_gpus_come_back_from_a_running_job():
+    with tempfile.TemporaryDirectory(prefix="dlt-") as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        python = find_python(folder)
+        with made(folder / "s", python, "ada", "bob") as (ada, bob):
+            for there in _serving(folder, python, ada, bob, "--policy", "fifo"):
+                _give_back(there, python)
+
+
+def _give_back(there: SimpleNamespace, python: Path) -> None:
+    trainer = there.ada.home / "train.py"
+    shutil.copy(Path(__file__).with_name("live_trainer.py"), trainer)
+    document = training("lives")
+    document["spec"] |= {"gpus": {"options": [1, 2]}, "processes": "perGpu"}
+    [container] = document["spec"]["template"]["spec"]["containers"]
+    container["command"] = [str(python), str(trainer), str(10**6)]
+    assert there.ada.submit(document).status == 0
+    lives, mine = f"{there.ada.name}/lives", f"{there.ada.name}/mine"
+
+    def read(job: str) -> Any:
+        return there.backend.get_job(job)["status"]
+
+    def is_live() -> bool:
+        conditions = read(lives).get("conditions", [])
+        return any(each["type"] == "Live" and each["status"] == "True" for each in conditions)
+
+    _until(there, is_live)
+    # Ada has 3 GPUs of 4, of which one was idle until bob submits a second job.
+    assert there.bob.submit(training("comes")).status == 0
+    comes = f"{there.bob.name}/comes"
+    _until(there, lambda: read(comes)["phase"] == "Running")
+    _until(there, lambda: read(lives)["live"].get("changes") == 1)
+    for job in (lives, mine):
+        status = read(job)
+        assert [status[each] for each in ("phase", "restarts", "failures")] == ["Running", 0, 0]
+    said = there.ada("why", "lives").stdout
+    assert "goes from 2 to 1 GPU on " in said
+    assert f"given back to {there.bob.name}, which is owed 2 GPUs" in said
+    assert "QueueQuota" in there.ada("describe", "lives").stdout
+    [log] = (there.state / "jobs" / f"{there.ada.name}__lives").glob("*.log")
+    ranks = [line for line in log.read_text().splitlines() if line.startswith("step ")]
+    steps = [int(line.split()[1]) for line in ranks]
+    assert steps == [*range(1, len(steps) + 1)]
+    assert " of 2 ranks" in ranks[0]
+    assert " of 1 ranks" in ranks[-1]
+
+
 class Caller(asyncio.Transport):
     def __init__(self, limits: ConnectionLimits, uid: int) -> None:
         super().__init__({"socket": uid})

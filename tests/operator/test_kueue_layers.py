@@ -120,8 +120,25 @@ def test_rigid_job_has_all_or_nothing():
     rigid = replace(JOB, options=(4,), is_whole=True)
     assert split(rigid, {}) == (Layer(0, 4),)
     assert find_ceiling(rigid, {Layer(0, 4): ADMITTED}) == Ceiling(
-        4, "Admitted", "Kueue admits 4 of 4 GPUs in queue q (flavor a100)", is_whole=True
+        4,
+        "Admitted",
+        "Kueue admits 4 of 4 GPUs in queue q (flavor a100, none borrowed)",
+        is_whole=True,
     )
+
+
+def test_whole_layer_in_use_stays_when_the_job_can_change():
+    """A job without a checkpoint starts with one layer, and a trial shows later that it changes live."""
+    whole = Layer(0, 4)
+    live = replace(running(4, known=4), options=(2, 4, 8))
+    assert split(live, {whole: ADMITTED}) == (whole, Layer(4, 8))
+    assert find_due(live, {whole: ADMITTED}) == {Layer(4, 8): Wanted.ASKED}
+    assert split(replace(live, decided=0), {whole: ADMITTED})[0] == LOW
+    # If a live change fails, it keeps all layers below what it has.
+    rigid = replace(live, options=(4,), is_whole=True)
+    ceiling = find_ceiling(rigid, ALL)
+    assert ceiling is not None
+    assert (ceiling.gpus, split(rigid, ALL)) == (4, (LOW, MIDDLE))
 
 
 def test_running_job_goes_on_until_kueue_has_decided():
@@ -133,16 +150,37 @@ def test_running_job_goes_on_until_kueue_has_decided():
     assert refused.gpus == 0
 
 
-def test_sentences_name_queue_layer_and_taker():
-    told = {
-        find_ceiling(JOB, requests).told  # type: ignore[union-attr]
-        for requests in ({}, {LOW: ADMITTED}, {**ALL, HIGH: EVICTED})
-    }
-    assert told == {
-        "Kueue has admitted none of 8 GPUs in queue q yet",
-        "Kueue admits 2 of 8 GPUs in queue q (flavor a100)",
-        "Kueue takes 4 back for team-b, and leaves 4 in queue q",
-    }
+@pytest.mark.parametrize(
+    ("requests", "borrowed", "told"),
+    [
+        ({}, 0, "Kueue has admitted none of 8 GPUs in queue q yet"),
+        (
+            {LOW: replace(PENDING, told="ClusterQueue c is stopped")},
+            0,
+            "Kueue has admitted none of 8 GPUs in queue q yet: ClusterQueue c is stopped",
+        ),
+        (
+            {LOW: ADMITTED},
+            0,
+            "Kueue admits 2 of 8 GPUs in queue q (flavor a100, none borrowed)",
+        ),
+        (ALL, 6, "Kueue admits 8 of 8 GPUs in queue q (flavor a100, 6 borrowed)"),
+        (
+            {**ALL, HIGH: EVICTED},
+            6,
+            "Kueue takes layer 4-8 back for team-b, and leaves 4 GPUs in queue q",
+        ),
+        (
+            {**ALL, MIDDLE: EVICTED, HIGH: EVICTED},
+            6,
+            "Kueue takes layers 2-4 and 4-8 back for team-b, and leaves 2 GPUs in queue q",
+        ),
+    ],
+)
+def test_sentences_name_queue_layer_and_taker(requests, borrowed, told):
+    ceiling = find_ceiling(JOB, requests, borrowed=borrowed)
+    assert ceiling is not None
+    assert ceiling.told == told
 
 
 # --- drawn worlds -------------------------------------------------------------------------
@@ -160,6 +198,8 @@ class World:
     held: int = 0
     wishes: bool = True
     """The job is in its queue, and neither suspended nor over."""
+    options: list[int] = field(default_factory=lambda: [2, 4, 8])
+    can_change: bool = True
 
     @property
     def reserved(self) -> int:
@@ -190,8 +230,11 @@ class World:
         return sum(high - low for (low, high), each in self.requests.items() if each.is_evicted)
 
     def edit(self) -> None:
-        options = sorted(self.rng.sample(range(1, 9), self.rng.randint(1, 4)))
-        self.demand = replace(self.demand, options=options)
+        self.options = sorted(self.rng.sample(range(1, 9), self.rng.randint(1, 4)))
+
+    def turn(self) -> None:
+        """A trial has shown that the job changes live, or a change has failed."""
+        self.can_change = not self.can_change
 
     def toggle(self) -> None:
         self.wishes = not self.wishes
@@ -202,7 +245,14 @@ class World:
 
     def decide(self) -> None:
         """One cycle: it reads the ceiling, and decides within it."""
-        demand = replace(self.demand, queue="q" if self.wishes else "")
+        held = self.demand.decided
+        whole = [held if held in self.options else self.options[-1]]
+        demand = replace(
+            self.demand,
+            queue="q" if self.wishes else "",
+            options=self.options if self.can_change else whole,
+            is_whole=not self.can_change,
+        )
         ceiling = find_ceiling(demand, self.requests)
         known = ceiling.gpus if ceiling is not None else 0
         allowed = [n for n in demand.options if n <= known]
@@ -250,7 +300,7 @@ def test_quota_covers_the_use_and_evictions_end(seed):
     doings = [
         *([world.admit, world.decide, world.write] * 4),
         *[world.release, world.evict, world.lower_quota, world.edit, world.toggle],
-        world.stop_using,
+        *[world.stop_using, world.turn],
     ]
     for _ in range(60):
         rng.choice(doings)()

@@ -6,7 +6,10 @@ import itertools
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+
 from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Trust
 from dljob.core.model import Checkpoint, JobId, Phase
 from dljob.core.placement.limits import NamespaceLimits
 from dljob.core.placement.needs import Needs
@@ -15,7 +18,7 @@ from dljob.kube.names import Name
 from dljob.kube.resources import Resource
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.kueue.layers import Layer
-from dljob.operator.kueue.quotas import KueueSettings, Quotas
+from dljob.operator.kueue.quotas import KueueSettings, Quotas, read_demand
 from tests.control.scenes import cast as cast_job
 from tests.control.scenes import make_scene, run, running
 from tests.operator.manifests import make_manifest
@@ -215,6 +218,25 @@ def test_unused_quota_is_given_back_and_asked_for_again():
     assert former is not None
     desk.mirrors.workloads.show_end(former)
     assert desk.settle(desk.scene(1)) == [("create", "net-1-2")]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "live", "options"),
+    [
+        (0, Trust.UNTRIED, (2,)),
+        (4, Trust.UNTRIED, (4,)),
+        (3, Trust.UNTRIED, (2,)),
+        (4, Trust.FAILED, (4,)),
+        (4, Trust.CONFIRMED, (1, 2, 4)),
+        (0, Trust.CONFIRMED, (1, 2, 4)),
+    ],
+)
+def test_job_without_a_checkpoint_has_steps_once_it_changes_live(gpus, live, options):
+    holds = {"n0": range(gpus)} if gpus else None
+    job = cast_job(JOB, holds, checkpoint=Checkpoint(), options=(1, 2, 4), requested=2, live=live)
+    demand = read_demand(job.entry, queue="q")
+    assert demand.options == options
+    assert demand.is_whole == (live is not Trust.CONFIRMED)
 
 
 def test_flavor_binds_the_nodes_of_a_job():

@@ -2,11 +2,14 @@
 
 import copy
 import itertools
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from dljob.core.model import GpuDemand
-from dljob.kube.names import JOB_LABEL
+from dljob.core.model import GpuDemand, JobId
+from dljob.kube.names import JOB_LABEL, Name
 from dljob.operator.kueue.layers import Layer, Request, Wanted
+from dljob.operator.kueue.lending import find_borrowed
 from dljob.operator.kueue.workloads import (
     changed_status,
     is_of,
@@ -16,8 +19,10 @@ from dljob.operator.kueue.workloads import (
     read_request,
 )
 from tests.operator.manifests import make_manifest
+from tests.servers.api import Json
 
 LOW, HIGH = Layer(0, 2), Layer(2, 4)
+TEAM_B = Name("", "team-b")
 EVICTION = (
     "Preempted to accommodate a workload (UID: 9-8, JobUID: 7-6) due to reclamation within the cohort;"
     " preemptor path: /org/team-b; preemptee path: /org/team-a"
@@ -52,6 +57,23 @@ def admitted(**conditions: tuple[str, str, str]) -> dict[str, Any]:
     made = make()
     made["metadata"] |= {"generation": 1, "resourceVersion": "5"}
     return {**made, "status": status}
+
+
+def read(workload: Json, queues: Mapping[Name, Json] | None = None) -> Request:
+    return read_request(workload, queues or {})
+
+
+def cluster_queue(*, own: int, has: int, borrowed: int = 0) -> Json:
+    """The ClusterQueue of team b with this quota, of a flavor beside another."""
+
+    def of(**amounts: int) -> list[Json]:
+        gpus = {"name": "nvidia.com/gpu", **{what: str(n) for what, n in amounts.items()}}
+        cpu = {"name": "cpu", **dict.fromkeys(amounts, "500m")}
+        return [{"name": each, "resources": [cpu, gpus]} for each in ("a100", "h100")]
+
+    reserved = of(total=has, borrowed=borrowed)
+    group = {"coveredResources": ["nvidia.com/gpu"], "flavors": of(nominalQuota=own)}
+    return {"spec": {"resourceGroups": [group]}, "status": {"flavorsReservation": reserved}}
 
 
 def test_workload_asks_for_gpus_alone_and_belongs_to_its_job():
@@ -98,21 +120,64 @@ def test_steps_are_below_every_minimum_and_the_highest_goes_first():
 
 
 def test_request_is_read():
-    assert read_request(make()) == Request("q")
-    with_quota = Request("q", is_judged=True, is_reserved=True, is_admitted=True, flavor="a100")
-    assert read_request(admitted()) == with_quota
-    assert read_request(admitted(PodsReady=("True", "PodsReady", ""))).is_ready
-    evicted = read_request(admitted(Evicted=("True", "Preempted", EVICTION)))
+    assert read(make()) == Request("q", priority=3)
+    with_quota = read(admitted())
+    assert with_quota == Request(
+        "q",
+        is_judged=True,
+        is_reserved=True,
+        is_admitted=True,
+        cluster_queue="team-a",
+        flavor="a100",
+        priority=3,
+        told=with_quota.told,
+    )
+    assert read(admitted(PodsReady=("True", "PodsReady", ""))).is_ready
+    waits = "couldn't assign flavors to pod set gpus: insufficient unused quota for nvidia.com/gpu in flavor a100"
+    pending = admitted(QuotaReserved=("False", "Pending", f"{waits}, 3 more needed"))
+    assert read(pending).told == waits, "the number changes with each job of others"
+
+
+def test_eviction_has_its_reason():
+    evicted = read(admitted(Evicted=("True", "Preempted", EVICTION)))
     assert (evicted.is_admitted, evicted.is_evicted) == (True, True)
-    assert evicted.told == "back for team-b"
+    assert evicted.told == "back for team-b (reclamation within the cohort)", "its quota is unknown"
+    owed = {TEAM_B: cluster_queue(own=6, has=2)}
+    assert read(admitted(Evicted=("True", "Preempted", EVICTION)), owed).told == (
+        "back for team-b, which is owed 4"
+    )
+    urgent = EVICTION.replace("reclamation within the cohort", "prioritization in the ClusterQueue")
+    assert read(admitted(Evicted=("True", "Preempted", urgent)), owed).told == (
+        "back for team-b (prioritization in the ClusterQueue)"
+    )
     # As Kueue leaves it when it has admitted the Workload again.
     again = admitted(Evicted=("False", "QuotaReserved", f"Previously: {EVICTION}"))
-    assert not read_request(again).is_evicted
+    assert not read(again).is_evicted
     stopped = admitted(Evicted=("True", "ClusterQueueStopped", "The ClusterQueue is stopped"))
-    assert read_request(stopped).told == "away (ClusterQueueStopped)"
+    assert read(stopped).told == "away (ClusterQueueStopped)"
     inactive = admitted()
     inactive["spec"]["active"] = False
-    assert read_request(inactive).told == "away (Deactivated)"
+    assert read(inactive).told == "away (Deactivated)"
+
+
+def test_lowest_and_latest_layers_have_the_borrowed_gpus():
+    quota = Request("q", is_reserved=True, cluster_queue="team-b", flavor="a100")
+    early, late = (replace(quota, reserved_at=f"2026-01-01T00:00:0{second}Z") for second in (1, 2))
+    requests = {
+        JobId("a"): {LOW: replace(late, priority=5), HIGH: replace(early, priority=-9)},
+        JobId("b"): {LOW: early, HIGH: replace(late, priority=-9)},
+        JobId("waits"): {LOW: replace(late, is_reserved=False)},
+    }
+
+    def borrowed(gpus: int) -> dict[str, int]:
+        found = find_borrowed(requests, {TEAM_B: cluster_queue(own=8, has=8, borrowed=gpus)})
+        return {job: gpus for job, gpus in found.items() if gpus}
+
+    assert borrowed(0) == {}
+    assert borrowed(1) == {"b": 1}
+    assert borrowed(3) == {"b": 2, "a": 1}
+    assert borrowed(5) == {"b": 3, "a": 2}
+    assert find_borrowed(requests, {}) == {}
 
 
 def test_clearing_queues_a_preempted_workload_again():

@@ -124,8 +124,7 @@ def test_no_rank_passes_the_agreed_step(tmp_path_factory, order):
         if turn >= OLD:
             if turn not in ready:
                 ready.add(turn)
-                ranks[turn]._write(training._Live.SEEN, 2)
-            ranks[turn]._is_settled(ranks[turn]._take(2))
+                ranks[turn]._agree(2, 0)
         elif steps[turn] != container.at:
             steps[turn] += 1
             ranks[turn]._write(training._Live.STEP, steps[turn])

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.sidecar.drivers import ROOT, run_program, wait_until
+from tests.sidecar.drivers import ROOT, read_state, run_program, wait_until
 from tests.sidecar.live_boards import Job, Spares, find_port
 
 INSTALLED = ROOT / ".frameworks"
@@ -174,9 +174,13 @@ def test_newcomer_that_hangs_ends_the_start(tmp_path, spares):
         survivors = job.members
         *_, newcomer = job.declare([0, 1, -1])
         wait_until(lambda: newcomer.told.seen or None, what="the newcomer is ready")
-        os.kill(newcomer.process.pid, signal.SIGSTOP)
+        container = job.containers[0]
+        # Not while it holds the lock itself: only the SideCar's limit ends that.
+        with container.alone():
+            os.kill(newcomer.process.pid, signal.SIGSTOP)
+            wait_until(lambda: read_state(newcomer.process.pid) == "T", what="it is stopped")
         assert [survivor.process.wait(60) for survivor in survivors] == [1, 1]
-        reasons = [(job.containers[0].folder / f"failed-{slot}").read_text() for slot in (0, 1)]
+        reasons = [(container.folder / f"failed-{slot}").read_text() for slot in (0, 1)]
         assert all(reasons)
         assert [survivor.told.failed for survivor in survivors] == [2, 2]
 

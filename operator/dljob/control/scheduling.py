@@ -27,7 +27,7 @@ from dljob.core import cycle
 from dljob.core.checking import BrokenLaw
 from dljob.core.contract import Policy
 from dljob.core.model import CauseCode, JobId, Mechanism, Snapshot
-from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.placement.limits import NamespaceLimits, Use
 from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dljob.core.profiles import Costs
 
@@ -74,6 +74,7 @@ class _Decided:
     at: float = float("-inf")
     wake_at: float = float("inf")
     policy_state: object = None
+    use: Use = Use()
     worths: Mapping[JobId, float] = field(default_factory=dict)
     there: AbstractSet[JobId] = frozenset()
     """The jobs that had not ended."""
@@ -197,6 +198,7 @@ class Scheduler:
                 self._last.wake_at = plan.wake_at if plan.wake_at is not None else float("inf")
                 self._last.policy_state = plan.policy_state
                 self._last.worths = plan.worths
+                self._last.use = plan.use
                 self._learning.keep_policy_state(name, plan.policy_state)
                 plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
@@ -258,7 +260,7 @@ class Scheduler:
 
     def snapshot(self, scene: Scene) -> Snapshot:
         """Return the scheduler's input for a decision about this scene."""
-        return snapshots.take_snapshot(
+        snapshot = snapshots.take_snapshot(
             scene,
             profiles=self._learning.profiles(),
             costs=self._options.costs,
@@ -268,6 +270,7 @@ class Scheduler:
             limits=self._options.limits.granting(scene.priorities),
             policy_state=self._last.policy_state,
         )
+        return replace(snapshot, use=self._last.use)
 
 
 _DISPLACED = {

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dljob.core import checking, keeping, planning
+from dljob.core import checking, keeping, planning, sharing
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Policy, Share, View
 from dljob.core.model import Cause, CauseCode, Cluster, GpuRef, JobId, JobState, NodeName, Snapshot
@@ -35,6 +35,12 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
 
     ``enough`` newcomers suffice for a caller that takes only the first steps; 0: all.
     """
+    if not any(snapshot.limits.shares.values()):
+        return _schedule(snapshot, policy, enough=enough)
+    return sharing.share_out(snapshot, lambda each: _schedule(each, policy))
+
+
+def _schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     cluster = snapshot.cluster
 
     # 1. Find the runnable jobs: the policy does not see the others, which wait or stop.

@@ -35,6 +35,7 @@ MOST_DECISIONS: Final = 200
 NO_TIME: Final = "the scheduler could not be played that far ahead in time"
 """The reason for a start that is unknown for want of time only, so that an earlier forecast still holds."""
 TOO_LARGE: Final = "all nodes together could not give it enough GPUs"
+NO_QUOTA: Final = "another program decides when its queue has quota for it"
 MOST_NAMED: Final = 3
 SOON_S: Final = 1e-3
 
@@ -95,7 +96,7 @@ def foresee(
     rest = sorted(play.missing, key=lambda job: (-waiting[job].job.priority, waiting[job].order))
     because, states = play.why_no_further(), _states(play.snapshot)
     for place, job in enumerate(rest, start=len(turns) - at_once):
-        turns[job] = Turn(place, None, TOO_LARGE if _is_too_large(states[job]) else because)
+        turns[job] = Turn(place, None, _why_never(states[job]) or because)
     return turns
 
 
@@ -216,8 +217,7 @@ class _Play:
     def explain(self, job: JobId) -> str:
         """Return why the end of the job is not known."""
         state = self.snapshot.queue.select({job}).get(job)
-        is_too_large = state is not None and _is_too_large(state)
-        return TOO_LARGE if is_too_large else self.why_no_further()
+        return (state and _why_never(state)) or self.why_no_further()
 
     def why_no_further(self) -> str:
         if self._is_late:
@@ -272,6 +272,7 @@ class _Play:
             running=self._sort_running(),
             pending=pending,
             policy_state=plan.policy_state,
+            use=plan.use,
         )
 
     def _sort_running(self) -> tuple[JobState, ...]:
@@ -451,8 +452,12 @@ def _states(snapshot: Snapshot) -> dict[JobId, JobState]:
     return {state.id: state for state in (*snapshot.running, *snapshot.pending)}
 
 
-def _is_too_large(state: JobState) -> bool:
-    return state.waiting is not None and state.waiting.code is CauseCode.TOO_LARGE
+def _why_never(state: JobState) -> str:
+    """Return why a job does not start however long it waits; empty if it may."""
+    if state.lacks_quota:
+        return NO_QUOTA
+    is_too_large = state.waiting is not None and state.waiting.code is CauseCode.TOO_LARGE
+    return TOO_LARGE if is_too_large else ""
 
 
 def _ends(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dljob.core.model import Cause, CauseCode, GpuRef, JobId, JobState, Placement, Snapshot
+from dljob.core.placement.limits import Use
 from dljob.core.queues import Queue
 
 
@@ -86,6 +87,8 @@ class Plan:
     """True if some pending jobs are still undecided."""
     worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
     """The worth of a GPU to each job, where the policy states it; for the reasons that people read."""
+    use: Use = Use()
+    """The GPU time of users, where they are owed shares."""
 
     def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
         """
@@ -101,6 +104,30 @@ class Plan:
             is_urgent = isinstance(step, Wait) and step.cause.code in urgent
             (waits if is_urgent else others).append(step)
         return self if len(others) <= most else replace(self, steps=(*waits, *others[:most]))
+
+
+def settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
+    """Return the snapshot as if these steps had been taken."""
+    placed = {
+        step.job: step.placement if isinstance(step, Start) else step.new
+        for step in steps
+        if isinstance(step, Start | Reshape | Move)
+    }
+    stopped = {step.job for step in steps if isinstance(step, Stop)}
+    if not placed and not stopped:
+        return snapshot
+    states = (*snapshot.running, *snapshot.pending)
+    changed = [
+        replace(state, placement=placed.get(state.id), speed=0.0, adjusting=True)
+        if state.id in placed or state.id in stopped
+        else state
+        for state in sorted(states, key=lambda state: state.order)
+    ]
+    return replace(
+        snapshot,
+        running=tuple(state for state in changed if state.placement is not None),
+        pending=tuple(state for state in changed if state.placement is None),
+    )
 
 
 class Wanted(NamedTuple):

@@ -334,6 +334,28 @@ ALLOCATION = {
                 " left. Lately: starts on 3 GPUs"
             ),
         ),
+        (
+            job(
+                phase="Running",
+                message="starts on 3 GPUs",
+                allocation=ALLOCATION,
+                conditions=[
+                    {"type": "QuotaReserved", "status": "True", "message": "Kueue admits 3"}
+                ],
+            ),
+            "trains on 3 A100 GPUs on n1 and n2. Kueue admits 3. Lately: starts on 3 GPUs",
+        ),
+        (
+            job(
+                phase="Queued",
+                message="waits: Kueue has admitted none",
+                conditions=[
+                    {"type": "Scheduled", "status": "False", "reason": "QueueQuota"},
+                    {"type": "QuotaReserved", "status": "False", "message": "the queue is stopped"},
+                ],
+            ),
+            "waits: the queue is stopped",
+        ),
     ],
 )
 def test_a_status_is_put_into_the_present(document, told):

@@ -48,9 +48,9 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
     )
 
 
-def tell_of_quota(status: Status, ceiling: Ceiling | None, *, now: float) -> Status:
+def tell_of_quota(status: Status, ceiling: Ceiling, *, now: float) -> Status:
     """Set the condition when the quota of the job's queue changes."""
-    if ceiling is None or status.is_final:
+    if status.is_final:
         return status
     condition = Condition(
         ConditionType.QUOTA_RESERVED,

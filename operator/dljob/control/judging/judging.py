@@ -162,7 +162,9 @@ def _is_at_rest(entry: Entry, forecast: float | None) -> bool:
 def _judge_one(
     scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: UnchangedPods
 ) -> Verdict | None:
-    told = tell_of_quota(entry.status, scene.ceilings.get(entry.job.id), now=scene.now)
+    told, ceiling = entry.status, scene.ceilings.get(entry.job.id)
+    if ceiling is not None:
+        told = tell_of_quota(told, ceiling, now=scene.now)
     if told is entry.status:
         if _is_at_rest(entry, learnt.forecast):
             return None

@@ -8,11 +8,11 @@ it may take its time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf, isfinite
 from operator import attrgetter
 from typing import assert_never
 
+from dljob.core import sharing
 from dljob.core.explaining.comparing import Worths, compare_ends, compare_with_running
 from dljob.core.explaining.needs import describe_supply, need_of, nodes_of, out_of_service
 from dljob.core.explaining.phrases import between, count_gpus, duration, enumerated, named_place
@@ -21,7 +21,7 @@ from dljob.core.placement.amounts import Amounts, lacking, show
 from dljob.core.placement.largest import acceptable_types, largest_possible
 from dljob.core.placement.limits import namespace_of
 from dljob.core.placement.needs import Needs
-from dljob.core.planning import Move, Reshape, Start, Step, Stop, Wait
+from dljob.core.planning import Move, Reshape, Start, Step, Stop, Wait, settle
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.predicting.spans import span_remaining
 from dljob.core.profiles import CostTerm
@@ -51,37 +51,13 @@ def sentences_for(
     snapshot: Snapshot, steps: Sequence[Step], *, worths: Worths = UNSAID
 ) -> dict[JobId, str]:
     """Return the effect and the reason of each step; jobs wait for GPUs that the other steps leave."""
-    settled = _settle(snapshot, steps)
+    settled = settle(snapshot, steps)
     return {
         step.job: sentence_for_step(
             settled if isinstance(step, Wait) else snapshot, step, worths=worths
         )
         for step in steps
     }
-
-
-def _settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
-    """Return the snapshot as if these steps had been taken."""
-    placed = {
-        step.job: step.placement if isinstance(step, Start) else step.new
-        for step in steps
-        if isinstance(step, Start | Reshape | Move)
-    }
-    stopped = {step.job for step in steps if isinstance(step, Stop)}
-    if not placed and not stopped:
-        return snapshot
-    states = (*snapshot.running, *snapshot.pending)
-    changed = [
-        replace(state, placement=placed.get(state.id), speed=0.0, adjusting=True)
-        if state.id in placed or state.id in stopped
-        else state
-        for state in sorted(states, key=lambda state: state.order)
-    ]
-    return replace(
-        snapshot,
-        running=tuple(state for state in changed if state.placement is not None),
-        pending=tuple(state for state in changed if state.placement is None),
-    )
 
 
 def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID) -> str:
@@ -93,7 +69,9 @@ def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID
                 return f"waits: {_REASONS[step.cause.code](step.cause)}"
             return sentence_for_wait(snapshot, state, cause=step.cause, worths=worths)
         case Stop():
-            return f"gives back {count_gpus(step.old.gpus)}: {_why(state, step.cause)}"
+            return (
+                f"gives back {count_gpus(step.old.gpus)}: {_why(snapshot, state, cause=step.cause)}"
+            )
         case Start():
             done = f"starts on {named_place(step.placement)}"
         case Reshape():
@@ -191,15 +169,32 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
 }
 
 
-def _why(state: JobState | None, cause: Cause) -> str:
+def _why(snapshot: Snapshot, state: JobState | None, *, cause: Cause) -> str:
     """Return a reason; that of a queue's quota in the words of the program that keeps it."""
-    if cause.code is CauseCode.QUEUE_QUOTA and state is not None and state.ceiling is not None:
-        return state.ceiling.told
+    if cause.code is CauseCode.QUEUE_QUOTA and state is not None:
+        if state.ceiling is not None:
+            return state.ceiling.told
+        if snapshot.limits.shares:
+            return _why_not_owed(snapshot, state)
     return _REASONS[cause.code](cause)
 
 
+def _why_not_owed(snapshot: Snapshot, state: JobState) -> str:
+    """Return to which users GPUs of the job are given back; else the share of its own user."""
+    owed, held = sharing.find_owed(snapshot), sharing.count_gpus(snapshot)
+    user = namespace_of(state.id)
+    takers = [
+        f"{other}, which is owed {count_gpus(gpus)}"
+        for other, gpus in owed.items()
+        if other != user and held[other] < gpus
+    ]
+    if state.placement is not None and takers:
+        return f"given back to {' and '.join(takers)}"
+    return f"{user} is owed {count_gpus(owed.get(user, 0))} and has {held[user]}"
+
+
 def _reason_for(snapshot: Snapshot, state: JobState | None, *, step: Start | Reshape | Move) -> str:
-    reason = _why(state, step.cause)
+    reason = _why(snapshot, state, cause=step.cause)
     if state is not None and not isinstance(step, Start):
         reason += _gain(snapshot, state, step=step)
         if step.cause.code in (CauseCode.MAKES_ROOM, CauseCode.OUTRANKED):
@@ -367,8 +362,8 @@ _WAITS: Mapping[CauseCode, Write] = {
     ),
     CauseCode.NAMESPACE_LIMIT: _namespace_limit,
     CauseCode.PRIORITY_NOT_ALLOWED: _priority_not_allowed,
-    CauseCode.QUEUE_QUOTA: lambda _, state, cause: (
-        f"needs at least {count_gpus(state.least)}; {_why(state, cause)}"
+    CauseCode.QUEUE_QUOTA: lambda snapshot, state, cause: (
+        f"needs at least {count_gpus(state.least)}; {_why(snapshot, state, cause=cause)}"
     ),
     CauseCode.NEXT_ROUND: _until("the next round, in which the policy shares out all GPUs"),
     CauseCode.NEXT_LEASE: _until(

@@ -92,6 +92,8 @@ class JobState:
     """The quota of its queue, which ``job`` is within if that permits any of its numbers of GPUs; ``None``: no such queue."""
     id: JobId = field(init=False)
     """The job's, near at hand, because thousands of states are looked through at every event."""
+    lacks_quota: bool = field(init=False)
+    """True if the quota of its queue permits none of its numbers of GPUs."""
     least: int = field(init=False)
     """The fewest GPUs it can run on."""
     picky: bool = field(init=False)
@@ -100,11 +102,11 @@ class JobState:
     def __post_init__(self) -> None:
         demand = self.job.gpus
         limited = self.needs is not None and self.needs.nodes is not None
-        picky = bool(
-            self.job.suspend or demand.types or self.bound_to or limited or self.lacks_quota
-        )
+        lacks_quota = self.ceiling is not None and self.ceiling.gpus < demand.options[0]
+        picky = bool(self.job.suspend or demand.types or self.bound_to or limited or lacks_quota)
         object.__setattr__(self, "id", self.job.id)
         object.__setattr__(self, "least", demand.options[0])
+        object.__setattr__(self, "lacks_quota", lacks_quota)
         object.__setattr__(self, "picky", picky)
 
     @property
@@ -112,11 +114,6 @@ class JobState:
         """True if its user allows the number of GPUs that it has, or that its gang will have."""
         placement = self.placement
         return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
-
-    @property
-    def lacks_quota(self) -> bool:
-        """True if the quota of its queue permits none of its numbers of GPUs."""
-        return self.ceiling is not None and self.ceiling.gpus < self.job.gpus.options[0]
 
     def has_pod_on(self, node: NodeName) -> bool:
         """Return whether a pod of it is on this node already, or is decided to be."""

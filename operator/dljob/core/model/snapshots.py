@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from dljob.core.model.clusters import Cluster
 from dljob.core.model.job_states import JobState
-from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.placement.limits import NamespaceLimits, Use
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.core.queues import Queue
 
@@ -41,6 +41,8 @@ class Snapshot:
     seed: int = 0
     limits: NamespaceLimits = NamespaceLimits()
     """The limits for all jobs of a namespace together."""
+    use: Use = Use()
+    """The GPU time of users until the last decision, where they are owed shares."""
     policy_state: object = None
     """The state that the policy returned last: a value of its own, ``None`` the first time."""
 

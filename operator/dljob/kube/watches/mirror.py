@@ -259,6 +259,8 @@ class Mirrors:
         """The Workloads of Kueue that belong to jobs; empty unless jobs are in its queues."""
         self.flavors: Mirror[Json] = Mirror(self._changed)
         """The ResourceFlavors of Kueue, likewise."""
+        self.cluster_queues: Mirror[Json] = Mirror(self._changed, is_news=lambda *_: False)
+        """The ClusterQueues of Kueue, likewise, for sentences alone."""
         self.others = OtherObjects()
         """The other users of the nodes."""
 

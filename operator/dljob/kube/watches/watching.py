@@ -23,6 +23,7 @@ from dljob.kube.access import Access, Connector
 from dljob.kube.client import ApiServer, NotFound, Rejected, Unreachable, iter_lines
 from dljob.kube.documents import Json, cut_depth, parse
 from dljob.kube.resources import (
+    CLUSTER_QUEUES,
     DLJOBS,
     FLAVORS,
     NAMESPACES,
@@ -74,6 +75,7 @@ def followed_by_operator(
     of_kueue = (
         Followed(WORKLOADS, mirrors.workloads, labels=OURS),
         Followed(FLAVORS, mirrors.flavors, is_in_namespaces=False),
+        Followed(CLUSTER_QUEUES, mirrors.cluster_queues, is_in_namespaces=False),
     )
     return (
         Followed(DLJOBS, mirrors.jobs),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from dljob.core.explaining.phrases import count_gpus
 from dljob.core.model import Ceiling
 
 MOST_LAYERS: Final = 8
@@ -38,10 +39,15 @@ class Request:
     """Kueue wants its quota back."""
     is_ready: bool = False
     """The operator has reported that the job trains."""
+    cluster_queue: str = ""
+    """The ClusterQueue that its quota is of."""
     flavor: str = ""
     """The ResourceFlavor that its quota is of."""
+    reserved_at: str = ""
+    """Since when it has quota, or has none."""
+    priority: int = 0
     told: str = ""
-    """Why it was evicted, for people."""
+    """Why it was evicted or waits, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +119,10 @@ def count_admitted(layers: Sequence[Layer], requests: Mapping[Layer, Request]) -
     return top
 
 
-def find_ceiling(demand: Demand, requests: Mapping[Layer, Request]) -> Ceiling | None:
-    """Return the quota of a job; ``None`` if none holds for it."""
+def find_ceiling(
+    demand: Demand, requests: Mapping[Layer, Request], *, borrowed: int = 0
+) -> Ceiling | None:
+    """Return the quota of a job, of which these GPUs are borrowed; ``None`` if none holds for it."""
     layers = split(demand, requests)
     if not layers or (demand.decided and not any(each.is_judged for each in requests.values())):
         # Kueue does not know this running job yet, because the setting is new.
@@ -123,17 +131,17 @@ def find_ceiling(demand: Demand, requests: Mapping[Layer, Request]) -> Ceiling |
     end, queue = demand.options[-1], demand.queue
     evicted = [each for each in layers if _is_taken(requests.get(each))]
     if evicted:
-        taken = sum(each.high - each.low for each in evicted)
-        told = f"Kueue takes {taken} {requests[evicted[0]].told}, and leaves {top} in queue {queue}"
-        reason = "Evicted"
+        names = " and ".join(f"{each.low}-{each.high}" for each in evicted)
+        told = f"Kueue takes layer{'s' if len(evicted) > 1 else ''} {names} {requests[evicted[0]].told},"
+        reason, told = "Evicted", f"{told} and leaves {count_gpus(top)} in queue {queue}"
     elif top:
         flavor = requests[layers[0]].flavor
-        reason, told = (
-            "Admitted",
-            f"Kueue admits {top} of {end} GPUs in queue {queue} (flavor {flavor})",
-        )
+        told = f"Kueue admits {top} of {count_gpus(end)} in queue {queue} (flavor {flavor},"
+        reason, told = "Admitted", f"{told} {borrowed or 'none'} borrowed)"
     else:
-        reason, told = "Pending", f"Kueue has admitted none of {end} GPUs in queue {queue} yet"
+        waits = requests[layers[0]].told if layers[0] in requests else ""
+        told = f"Kueue has admitted none of {count_gpus(end)} in queue {queue} yet"
+        reason, told = "Pending", f"{told}: {waits}" if waits else told
     return Ceiling(top, reason, told, is_whole=demand.is_whole)
 
 

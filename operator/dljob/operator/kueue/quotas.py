@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from dljob.control.judging.checkpoints import is_declared
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
+from dljob.control.situation.status import Trust
 from dljob.core.model import Ceiling, GpuRef, Job, JobId, NodeName, Phase
 from dljob.core.placement.limits import NamespaceLimits, namespace_of
 from dljob.core.placement.needs import Needs
@@ -36,6 +37,7 @@ from dljob.operator.kueue.layers import (
     find_due,
     split,
 )
+from dljob.operator.kueue.lending import find_borrowed
 from dljob.operator.kueue.workloads import QUEUE_LABEL
 
 log = logging.getLogger(__name__)
@@ -82,15 +84,18 @@ class _Due(NamedTuple):
 
 def read_demand(entry: Entry, *, queue: str, reach: int | None = None) -> Demand:
     """Read the demand of a job before a decision; an empty ``queue`` is none."""
-    job, placement = entry.job, entry.status.placement
-    # Without a checkpoint a job keeps the GPUs that it starts with.
-    can_change = is_declared(job.checkpoint)
+    job, status, options = entry.job, entry.status, entry.job.gpus.options
+    decided = status.placement.gpus if status.placement is not None else 0
+    # Without a checkpoint a job keeps the GPUs that it starts with, until a trial has shown that it changes live.
+    is_whole = not is_declared(job.checkpoint) and status.live is not Trust.CONFIRMED
+    if is_whole:
+        options = (decided if decided in options else job.gpus.requested,)
     return Demand(
         queue="" if entry.is_wanted_gone else queue,
-        options=job.gpus.options if can_change else (job.gpus.requested,),
-        is_whole=not can_change,
+        options=options,
+        is_whole=is_whole,
         reach=reach,
-        decided=placement.gpus if placement is not None else 0,
+        decided=decided,
     )
 
 
@@ -151,13 +156,16 @@ class Quotas:
     def read(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Ceiling]:
         """Return the quota of each job in a queue."""
         self._read_requests()
+        requests = {
+            job: {layer: request for layer, (_, request) in found.items()}
+            for job, found in self._found.items()
+        }
+        borrowed = find_borrowed(requests, self._mirrors.cluster_queues.objects)
         ceilings: dict[JobId, Ceiling] = {}
         for job, entry in entries.items():
             demand = self._demand(entry)
             if demand.queue:
-                found = self._found.get(job, {})
-                requests = {layer: request for layer, (_, request) in found.items()}
-                ceiling = find_ceiling(demand, requests)
+                ceiling = find_ceiling(demand, requests.get(job, {}), borrowed=borrowed.get(job, 0))
                 if ceiling is not None:
                     ceilings[job] = ceiling
         return ceilings
@@ -221,7 +229,8 @@ class Quotas:
                 continue  # The garbage collector deletes the Workloads of a job that is gone.
             known = self._read.get(name)
             if known is None or known[0] is not document:
-                known = document, workloads.read_request(document)
+                queues = self._mirrors.cluster_queues.objects
+                known = document, workloads.read_request(document, queues)
             read[name] = known
             found.setdefault(job_id(owner), {})[workloads.layer_of(document)] = known
         self._found, self._read = found, read

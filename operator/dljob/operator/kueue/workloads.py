@@ -8,8 +8,10 @@ from dljob.control.situation.status_documents import write_time
 from dljob.core.model import GpuDemand
 from dljob.kube import names
 from dljob.kube.documents import Json
+from dljob.kube.names import Name
 from dljob.kube.resources import WORKLOADS
 from dljob.operator.kueue.layers import Layer, Request, Wanted
+from dljob.operator.kueue.lending import find_owed
 from dljob.operator.nodes.nodes import TYPE_LABELS
 from dljob.operator.nodes.placeholders import RESOURCE
 
@@ -25,7 +27,12 @@ Of equal jobs, the highest steps go first.
 """
 MOST_WEIGHT: Final = 1_000_000
 LEAST_BASE: Final = -1_000_000_000
-_PREEMPTOR: Final = re.compile(r"preemptor path: (?:[^\s;]*/)?([^\s;/]+);")
+_PREEMPTION: Final = re.compile(
+    r"due to (?P<why>[^;]+); preemptor path: (?:[^\s;]*/)?(?P<taker>[^\s;/]+);"
+)
+_RECLAIMED: Final = "reclamation within the cohort"
+_MISSING: Final = re.compile(r", \d+ more needed")
+"""A part of a message that changes with each start and end of others."""
 DEACTIVATED: Final = "Deactivated"
 """The reason of a Workload with ``active: false``."""
 _REQUEUED_AT_ONCE: Final = frozenset({"Preempted", "NodeFailures"})
@@ -128,26 +135,42 @@ def is_of(workload: Json, job: Json) -> bool:
     return any(each["uid"] == job["metadata"]["uid"] for each in owners)
 
 
-def read_request(workload: Json) -> Request:
-    """Read a Workload."""
-    status = workload.get("status") or {}
+def read_request(workload: Json, queues: Mapping[Name, Json]) -> Request:
+    """Read a Workload; ``queues`` are the ClusterQueues."""
+    status, spec = workload.get("status") or {}, workload["spec"]
     said = {each["type"]: each for each in status.get("conditions") or ()}
     true = {kind for kind, each in said.items() if each["status"] == "True"}
-    assigned: Json = next(iter((status.get("admission") or {}).get("podSetAssignments", ())), {})
-    is_evicted = "Evicted" in true or workload["spec"].get("active") is False
-    evicted = said.get("Evicted") or {}
-    found = _PREEMPTOR.search(evicted.get("message", ""))
-    told = f"back for {found[1]}" if found else f"away ({evicted.get('reason', DEACTIVATED)})"
+    admission = status.get("admission") or {}
+    assigned: Json = next(iter(admission.get("podSetAssignments", ())), {})
+    flavor = (assigned.get("flavors") or {}).get(RESOURCE, "")
+    is_evicted = "Evicted" in true or spec.get("active") is False
+    quota = said.get("QuotaReserved") or {}
+    if is_evicted and "QuotaReserved" in true:
+        told = _tell_eviction(said.get("Evicted") or {}, flavor=flavor, queues=queues)
+    else:
+        told = _MISSING.sub("", quota.get("message", ""))
     return Request(
-        queue=workload["spec"].get("queueName", ""),
+        queue=spec.get("queueName", ""),
         is_judged="QuotaReserved" in said,
         is_reserved="QuotaReserved" in true,
         is_admitted="Admitted" in true,
         is_evicted=is_evicted,
         is_ready="PodsReady" in true,
-        flavor=(assigned.get("flavors") or {}).get(RESOURCE, ""),
-        told=told if is_evicted else "",
+        cluster_queue=admission.get("clusterQueue", ""),
+        flavor=flavor,
+        reserved_at=quota.get("lastTransitionTime", ""),
+        priority=spec.get("priority", 0),
+        told=told,
     )
+
+
+def _tell_eviction(evicted: Json, *, flavor: str, queues: Mapping[Name, Json]) -> str:
+    found = _PREEMPTION.search(evicted.get("message", ""))
+    if found is None:
+        return f"away ({evicted.get('reason', DEACTIVATED)})"
+    taker, why = found["taker"], found["why"]
+    owed = find_owed(queues.get(Name("", taker)), flavor) if why == _RECLAIMED else 0
+    return f"back for {taker}, which is owed {owed}" if owed else f"back for {taker} ({why})"
 
 
 def changed_status(workload: Json, wanted: Wanted, now: float) -> dict[str, Any]:
@@ -161,7 +184,7 @@ def changed_status(workload: Json, wanted: Wanted, now: float) -> dict[str, Any]
         evicted: Json = next((each for each in conditions if each["type"] == "Evicted"), {})
         reason = evicted.get("reason", DEACTIVATED)
         is_queued = "True" if reason in _REQUEUED_AT_ONCE else "False"
-        message = "DLJob has proven that the GPUs are released"
+        message = "The GPUs are released, as DLJob has proven"
         changes = {
             "QuotaReserved": ("False", "Pending"),
             "Admitted": ("False", "NoReservation"),

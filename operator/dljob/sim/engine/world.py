@@ -14,6 +14,7 @@ from dljob.core import cycle
 from dljob.core.contract import Policy
 from dljob.core.model import Cluster, JobState, Mechanism, NodeName, Snapshot
 from dljob.core.placement import largest
+from dljob.core.placement.limits import Use
 from dljob.core.planning import Move, Plan, Reshape, Start, Stop
 from dljob.core.primitives.backoff import wait_after
 from dljob.core.profiles import Costs
@@ -211,6 +212,7 @@ class World:
         self._watch = watch  # Called with (jobs done, jobs in all) for a progress bar.
         self._queue: EventQueue = EventQueue()
         self._policy_state: object = None
+        self._use = Use()
         self._rounds = Rounds(self._queue, round_s=setting.round_s, period_s=setting.period_s)
         self._truth = Truth(workload, setting)
         self._forecasts = Forecasts(workload)
@@ -288,7 +290,7 @@ class World:
         began = time.perf_counter()
         plan = cycle.schedule(snapshot, self._policy)
         self._books.journal.note_plan(snapshot, plan, seconds=time.perf_counter() - began)
-        self._policy_state = plan.policy_state
+        self._policy_state, self._use = plan.policy_state, plan.use
         self._steps.apply(plan)
         self._rounds.note_decision(plan.wake_at)
 
@@ -312,6 +314,7 @@ class World:
             mechanism=self._setting.mechanism,
             seed=self._setting.seed,
             limits=self._setting.limits,
+            use=self._use,
             policy_state=self._policy_state,
         )
 

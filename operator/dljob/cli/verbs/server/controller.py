@@ -31,7 +31,7 @@ from dljob.control.scheduling import Options
 from dljob.control.settings import Loaded
 from dljob.control.situation.ports import Behind, Fenced
 from dljob.core.model import Node
-from dljob.core.placement.limits import NamespaceLimits
+from dljob.core.placement.limits import ANY, NamespaceLimits
 from dljob.installed import PAGES, find_source, load
 from dljob.known_policies import read_live_policy
 from dljob.local.environments import name_user
@@ -202,10 +202,14 @@ def _shared(
     """Return the setup of a server for several users, whose limits can be changed while it runs."""
 
     def reload() -> NamespaceLimits:
-        return load_settings(config, given).settings.limits.closed()
+        return _close(load_settings(config, given).settings.limits)
 
-    options = replace(setup.options, limits=setup.options.limits.closed())
+    options = replace(setup.options, limits=_close(setup.options.limits))
     return replace(setup, sharing=sharing, options=options, reload=reload)
+
+
+def _close(limits: NamespaceLimits) -> NamespaceLimits:
+    return replace(limits.closed(), shares=limits.shares or {ANY: 1})
 
 
 async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:

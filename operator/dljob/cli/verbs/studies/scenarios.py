@@ -8,6 +8,7 @@ written once, here, and :func:`take_scenario` turns the values into a
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,11 @@ def take_scenario(given: dict[str, Any]) -> Scenario:
     failures = given.pop("failures", None)
     if counted and failures is not None:
         raise click.UsageError("--failures needs nodes that can fail; use --placement packed")
-    max_gpus, max_priority = given.pop("max_gpus", None), given.pop("max_priority", None)
+    names = [each.name for each in fields(NamespaceLimits)]
     try:
-        limits = NamespaceLimits(max_gpus=max_gpus or {}, max_priority=max_priority or {})
+        limits = NamespaceLimits(**{name: given.pop(name, None) or {} for name in names})
     except ValueError as error:
-        raise click.UsageError(f"--max-gpus or --max-priority: {error}") from error
+        raise click.UsageError(f"--max-gpus, --max-priority or --shares: {error}") from error
     period = given.pop("period")
     return Scenario(
         trace=given.pop("trace"),
@@ -299,6 +300,12 @@ TROUBLE: Options = (
         type=arguments.read_limits,
         metavar="NAMESPACE=N[,…]",
         help="The highest priority that jobs of a namespace may have, as limits.maxPriority.",
+    ),
+    click.option(
+        "--shares",
+        type=arguments.read_limits,
+        metavar="NAMESPACE=N[,…]",
+        help="The weights by which namespaces are owed GPUs, as limits.shares.",
     ),
 )
 """Failing nodes, and limits of namespaces."""

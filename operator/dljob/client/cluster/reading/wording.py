@@ -97,6 +97,9 @@ def _told(status: Json, now: float) -> str:
         return f"is tried again in about {duration(pause)}: {message}"
     if status["phase"] == "Running" and status.get("allocation", {}).get("nodes"):
         return f"{_training(status)}. Lately: {message}"
+    if _condition(status, "Scheduled").get("reason") == "QueueQuota":
+        # Kueue's reason may be newer than the decision.
+        return f"waits: {_condition(status, 'QuotaReserved').get('message', message)}"
     return message
 
 
@@ -111,6 +114,8 @@ def _training(status: Json) -> str:
         told += f"; {min(99.9, 100 * progress['fraction']):.3g} % is done"
         if "etaSeconds" in progress:
             told += f", and about {duration(progress['etaSeconds'])} is left"
+    if quota := _condition(status, "QuotaReserved"):
+        told += f". {quota['message']}"
     stalled = _condition(status, "Progressing")
     if stalled.get("status") == "False":
         told += f". It makes no progress: {stalled['message']}"

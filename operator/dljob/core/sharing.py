@@ -1,0 +1,277 @@
+"""
+The share of the GPUs that each user is owed, and the return of GPUs that were lent.
+
+Called by :func:`dljob.core.cycle.schedule`. A user is a namespace. The owed shares are weighted max-min shares, in whole GPUs,
+of the GPUs that the jobs of the users can use. A GPU that cannot be divided, and GPUs for a job that needs more than the
+share of its user, go in turns to the user with the least use per weight.
+
+The policy is asked first as if there were no shares. Only if a user lacks GPUs that it is owed, and another has more than
+it is owed, ceilings bound the jobs of the other, and the policy is asked again. So idle GPUs are lent, the policy
+decides within a share, and the jobs that started last give GPUs back first.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+from typing import Final
+
+from dljob.core import keeping
+from dljob.core.model import Ceiling, JobId, JobState, Snapshot
+from dljob.core.placement.limits import Use, namespace_of
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait, settle
+from dljob.core.queues import Queue
+
+TURN_S: Final = 300.0
+"""About how long a user keeps a GPU that cannot be divided."""
+_EXACT: Final = 1e-6
+_HALVINGS: Final = 50
+
+
+class _Claim:
+    """The GPUs that the jobs of one user can have, and those that they are given so far."""
+
+    def __init__(self, states: Iterable[JobState], most: int) -> None:
+        shown = sorted(map(keeping.show_rigid, states), key=_rank)
+        # Only the end of such a job gives these back.
+        self.given = {s.id: s.least for s in shown if s.placement and keeping.remains(s)}
+        self.jobs: dict[JobId, list[int]] = {}
+        """The numbers of GPUs of each job, without jobs that others alike leave nothing for."""
+        alike: Counter[int] = Counter()
+        for state in shown:
+            alike[state.least] += 1
+            if alike[state.least] * state.least <= most or state.id in self.given:
+                self.jobs[state.id] = [n for n in state.job.gpus.options if n <= most]
+        usable = sum(options[-1] for options in self.jobs.values() if options)
+        self.most = max(self.gpus, min(most, usable))
+
+    @property
+    def gpus(self) -> int:
+        return sum(self.given.values())
+
+    def grow(self, left: float) -> int:
+        """Give the first job that fits its next number of GPUs; return how many more it is, and 0 if none fits."""
+        left = min(left, self.most - self.gpus) + _EXACT
+        for job in sorted(self.jobs, key=self.given.__contains__):
+            has = self.given.get(job, 0)
+            more = next((n - has for n in self.jobs[job] if n > has), None)
+            if more is not None and more <= left:
+                self.given[job] = has + more
+                return more
+        return 0
+
+
+def _rank(state: JobState) -> tuple[float, int, int]:
+    """Order jobs so that those that wait come last, and before them those that started last."""
+    started = (state.started_at or 0.0) if state.placement is not None else inf
+    return started, -state.job.priority, state.order
+
+
+# --- what is owed -------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def find_owed(snapshot: Snapshot) -> Mapping[str, int]:
+    """Return the GPUs that each user with jobs is owed, of those that its jobs can use."""
+    limits, total = snapshot.limits, snapshot.cluster.total
+    claims = {}
+    for user, states in _by_user(snapshot).items():
+        limit = limits.gpus_of(user)
+        claims[user] = _Claim(states, total if limit is None else min(total, limit))
+    due = _pour(total, claims, weights={user: limits.weight_of(user) for user in claims})
+    used, held = snapshot.use.at(snapshot.now), count_gpus(snapshot)
+
+    def turn(user: str) -> float:
+        # One that has more than its share now keeps it for a while.
+        keeps = TURN_S * max(0.0, held.get(user, 0) - due[user])
+        weight = limits.weight_of(user)
+        return (used.get(user, 0.0) - keeps) / weight if weight else inf
+
+    in_turn = sorted(claims, key=turn)
+    left = total - sum(claim.gpus for claim in claims.values())
+    for user in in_turn:
+        claim = claims[user]
+        while more := claim.grow(min(left, due[user] - claim.gpus)):
+            left -= more
+        if not claim.gpus and limits.weight_of(user):
+            # Its jobs need more than its share.
+            left -= claim.grow(left)
+    has_grown = True
+    while has_grown:
+        has_grown = False
+        for user in in_turn:
+            more = claims[user].grow(left)
+            left -= more
+            has_grown = has_grown or more > 0
+    return {user: claim.gpus for user, claim in claims.items()}
+
+
+def _by_user(snapshot: Snapshot) -> dict[str, list[JobState]]:
+    """Return the jobs that can have GPUs."""
+    jobs: dict[str, list[JobState]] = {}
+    for state in (*snapshot.running, *snapshot.pending):
+        if not state.job.suspend and not state.lacks_quota:
+            jobs.setdefault(namespace_of(state.id), []).append(state)
+    return jobs
+
+
+def _pour(
+    total: int, claims: Mapping[str, _Claim], *, weights: Mapping[str, int]
+) -> dict[str, float]:
+    """Return the weighted max-min shares, as if GPUs could be divided."""
+
+    def fill(level: float) -> dict[str, float]:
+        return {
+            user: min(claim.most, max(claim.gpus, level * weights[user]))
+            for user, claim in claims.items()
+        }
+
+    low, high = 0.0, float(total)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        if sum(fill(middle).values()) <= total:
+            low = middle
+        else:
+            high = middle
+    return fill(high)
+
+
+def count_gpus(snapshot: Snapshot, plan: Plan | None = None) -> Counter[str]:
+    """Return how many GPUs the jobs of each user have, after a plan if there is one."""
+    gpus = _gpus_after(snapshot, plan)
+    counts: Counter[str] = Counter()
+    for job, number in gpus.items():
+        counts[namespace_of(job)] += number
+    return counts
+
+
+def _gpus_after(snapshot: Snapshot, plan: Plan | None) -> dict[JobId, int]:
+    gpus = {s.id: max(s.gang, s.placement.gpus) for s in snapshot.running if s.placement}
+    for step in plan.steps if plan is not None else ():
+        if isinstance(step, Stop):
+            del gpus[step.job]
+        elif not isinstance(step, Wait):
+            whole = step.placement if isinstance(step, Start) else step.new
+            gpus[step.job] = max(step.gang, whole.gpus)
+    return gpus
+
+
+# --- giving it back -----------------------------------------------------------------------
+
+
+def share_out(snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
+    """Return the plan of a policy under which no user lacks GPUs that it is owed while another has more than it is owed."""
+    owed = find_owed(snapshot)
+    first = plan = decide(snapshot)
+    wished: dict[str, Mapping[JobId, int]] = {}
+    """The GPUs that the policy gave jobs, by user, for the users that are bounded now."""
+    while over := _find_over(count_gpus(snapshot, plan), owed) - wished.keys():
+        wished |= dict.fromkeys(over, _gpus_after(snapshot, plan))
+        plan = decide(_bound(snapshot, wished, most=owed))
+    if wished:
+        plan = _try(snapshot, wished, first=first, owed=owed, decide=decide)
+    now, wake_at = snapshot.now, plan.wake_at
+    if len(owed) > 1 and sum(owed.values()) >= snapshot.cluster.total:
+        wake_at = min(now + TURN_S, inf if wake_at is None else wake_at)
+    use = Use(now, snapshot.use.at(now), count_gpus(snapshot, plan))
+    return replace(plan, wake_at=wake_at, use=use)
+
+
+def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:
+    """Return the users with more than they are owed, if another has less."""
+    is_due = any(has[user] < gpus for user, gpus in owed.items())
+    return {user for user, gpus in owed.items() if has[user] > gpus} if is_due else set()
+
+
+def _try(
+    snapshot: Snapshot,
+    wished: Mapping[str, Mapping[JobId, int]],
+    *,
+    first: Plan,
+    owed: Mapping[str, int],
+    decide: Callable[[Snapshot], Plan],
+) -> Plan:
+    """Bound the jobs of these users, if the policy gives what they give back to users that are owed it."""
+    total = snapshot.cluster.total
+
+    def weigh(has: Counter[str]) -> tuple[int, int]:
+        return sum(min(has[user], gpus) for user, gpus in owed.items()), has.total()
+
+    best, known = first, weigh(count_gpus(snapshot, first))
+    lost = _find_lost(snapshot, first)
+    most = owed
+    for _ in range(2):
+        bounded = _bound(snapshot, wished, most=most)
+        plan = decide(bounded)
+        found = weigh(count_gpus(snapshot, plan))
+        if found[0] <= known[0] and plan.steps:
+            # A policy that takes no GPUs of running jobs gives these to others in its next decision.
+            then = settle(bounded, plan.steps)
+            found = weigh(count_gpus(then, decide(then)))
+        if found <= known or _find_lost(snapshot, plan) - lost:
+            break
+        best, known = plan, found
+        # The policy does not use all that is given back: lend it again.
+        most = {user: gpus + total - found[1] for user, gpus in owed.items()}
+    return best
+
+
+def _find_lost(snapshot: Snapshot, plan: Plan) -> set[JobId]:
+    """Return the jobs that lose work which no checkpoint saves."""
+    kept = {state.id: state for state in snapshot.running if keeping.remains(state)}
+    return {
+        step.job
+        for step in plan.steps
+        if step.job in kept
+        and (
+            isinstance(step, Stop)
+            or (
+                isinstance(step, Reshape | Move)
+                and kept[step.job].unsaved_from is not None
+                and not kept[step.job].keeps_work_on(step.new)
+            )
+        )
+    }
+
+
+def _bound(
+    snapshot: Snapshot, wished: Mapping[str, Mapping[JobId, int]], *, most: Mapping[str, int]
+) -> Snapshot:
+    """Bound the jobs of these users by their numbers in the policy's answer, and those of a user together by ``most``."""
+    ceilings: dict[JobId, int] = {}
+    for user, states in _by_user(snapshot).items():
+        if user not in wished:
+            continue
+        given: dict[JobId, int] = {}
+        # First as much as the jobs have now, so that no job shrinks for a new one of its user.
+        for held in (True, False):
+            chosen = [_narrow(s, wished[user].get(s.id, 0), held=held) for s in states]
+            claim = _Claim(filter(None, chosen), most[user])
+            claim.given |= given
+            while claim.grow(inf):
+                pass
+            given = claim.given
+        ceilings |= {state.id: given.get(state.id, 0) for state in states}
+
+    def bound(state: JobState) -> JobState:
+        gpus = ceilings.get(state.id)
+        if gpus is None or gpus >= state.job.gpus.options[-1]:
+            return state
+        ceiling = Ceiling(gpus)
+        return replace(state, job=ceiling.over(state.job), ceiling=ceiling)
+
+    pending = Queue.of(map(bound, snapshot.pending))
+    return replace(snapshot, running=tuple(map(bound, snapshot.running)), pending=pending)
+
+
+def _narrow(state: JobState, gpus: int, *, held: bool) -> JobState | None:
+    """Show the job with at most this number of GPUs, and than it has if ``held``; ``None`` if it cannot run on them."""
+    has = max(state.gang, state.placement.gpus) if state.placement is not None else 0
+    if keeping.remains(state):
+        gpus = max(gpus, has)
+    if held:
+        gpus = min(gpus, has)
+    if gpus < state.least:
+        return None
+    return replace(state, job=replace(state.job, gpus=state.job.gpus.within(gpus)))

@@ -1,0 +1,60 @@
+"""
+Whose quota the GPUs of jobs are, their own team's or borrowed, as the ClusterQueues of Kueue show it.
+
+Kueue counts the GPUs that a ClusterQueue has borrowed, but not which Workloads have them. It takes the lowest priority back
+first, and of equal ones the latest, so those have the borrowed GPUs here.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from dljob.core.model import JobId
+from dljob.core.placement.amounts import WHOLE, read_amount
+from dljob.kube.documents import Json
+from dljob.kube.names import Name
+from dljob.operator.kueue.layers import Layer, Request
+from dljob.operator.nodes.placeholders import RESOURCE
+
+
+def find_borrowed(
+    requests: Mapping[JobId, Mapping[Layer, Request]], queues: Mapping[Name, Json]
+) -> Mapping[JobId, int]:
+    """Return how many of its GPUs each job has borrowed."""
+    reserved: dict[tuple[str, str], list[tuple[Request, Layer, JobId]]] = defaultdict(list)
+    for job, layers in requests.items():
+        for layer, request in layers.items():
+            if request.is_reserved:
+                reserved[request.cluster_queue, request.flavor].append((request, layer, job))
+    borrowed: Counter[JobId] = Counter()
+    for (queue, flavor), there in reserved.items():
+        left = _count(_reservations(queues.get(Name("", queue))), flavor, "borrowed")
+        if not left:
+            continue
+        there.sort(key=lambda each: each[0].reserved_at, reverse=True)
+        for _, layer, job in sorted(there, key=lambda each: each[0].priority):
+            gpus = min(left, layer.high - layer.low)
+            borrowed[job] += gpus
+            left -= gpus
+    return borrowed
+
+
+def find_owed(queue: Json | None, flavor: str) -> int:
+    """Return how many GPUs of its own quota a ClusterQueue does not have."""
+    groups = queue["spec"].get("resourceGroups") or () if queue is not None else ()
+    own = sum(_count(group["flavors"], flavor, "nominalQuota") for group in groups)
+    return max(0, own - _count(_reservations(queue), flavor, "total"))
+
+
+def _reservations(queue: Json | None) -> Iterable[Json]:
+    status = (queue or {}).get("status") or {}
+    return status.get("flavorsReservation") or ()
+
+
+def _count(flavors: Iterable[Json], flavor: str, what: str) -> int:
+    return sum(
+        read_amount(each.get(what, 0)) // WHOLE
+        for usage in flavors
+        if usage["name"] == flavor
+        for each in usage["resources"]
+        if each["name"] == RESOURCE
+    )
