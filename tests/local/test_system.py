@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -649,11 +650,9 @@ def _give_back(there: SimpleNamespace, python: Path) -> None:
     assert f"given back to {there.bob.name}, which is owed 2 GPUs" in said
     assert "QueueQuota" in there.ada("describe", "lives").stdout
     [log] = (there.state / "jobs" / f"{there.ada.name}__lives").glob("*.log")
-    ranks = [line for line in log.read_text().splitlines() if line.startswith("step ")]
-    steps = [int(line.split()[1]) for line in ranks]
-    assert steps == [*range(1, len(steps) + 1)]
-    assert " of 2 ranks" in ranks[0]
-    assert " of 1 ranks" in ranks[-1]
+    steps = re.findall(r"step (\d+) of (\d) ranks", log.read_text())
+    assert [int(step) for step, _ in steps] == [*range(1, len(steps) + 1)]
+    assert [ranks for ranks, _ in groupby(ranks for _, ranks in steps)] == ["2", "1"]
 
 
 class Caller(asyncio.Transport):

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,23 @@ from tests.sidecar.live_trainers import (
 )
 
 LOOK_SECONDS = 0.002
+
+
+def make_job(name: str, folder: Path, *, options: Sequence[int]) -> dict[str, Any]:
+    """Return a job of such ranks, which has no checkpoint and trains for ever."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.operator.live_members", str(folder)]
+    container = {"name": "trainer", "image": "training", "command": command}
+    spec = {
+        "gpus": {"options": list(options)},
+        "training": {"iterations": 10**6},
+        "framework": "pytorch",
+        "processes": "perGpu",
+        "progress": {"log": r"step (?P<iteration>\d+)"},
+        "template": {"spec": {"containers": [container]}},
+    }
+    kind = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob"}
+    return {**kind, "metadata": {"name": name}, "spec": spec}
 
 
 class Member(Trainer):

@@ -4,13 +4,14 @@ Jobs in the queues of a real Kueue: borrowed GPUs come back by shrinking, and no
 Two teams have a queue each in one cohort. Real trainings run below real SideCars.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from dljob.client.cluster.reading.wording import sentence
 from dljob.kube import names
 from tests.chaos.testimony import Expected, find_broken_laws, read_all
 from tests.chaos.worlds import job_document
@@ -21,63 +22,41 @@ from tests.operator.queues import (
     admitted,
     gpus,
     is_true,
-    make_teams,
-    queues_of,
+    iteration,
+    kueue_of_teams,
+    lost,
     quota_of,
+    stage_of_teams,
+    start_operator,
+    stop_queue,
     submit,
     submit_other,
     workloads,
 )
-from tests.operator.stages import Stage, staged
+from tests.operator.stages import Stage
 from tests.operator.test_live_changes import steps_of, trains_on
 from tests.operator.test_live_changes import submit as submit_live
 from tests.servers.api import Json
-from tests.servers.controlplane import ControlPlane
-from tests.servers.namespaces import make_namespace
 from tests.servers.queueing import KUEUE_API, Kueue
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
+TAKEN = "Kueue takes layer 2-4 back for team-b, which is owed 2, and leaves 2 GPUs in queue team-a"
 READY_SECONDS = 90
 """Kueue evicts a Workload of which nobody reports for this long that its pods are ready."""
 
 
 @pytest.fixture(scope="module")
 def kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
-    folder = tmp_path_factory.mktemp("kueue")
-    waits = {"timeout": f"{READY_SECONDS}s"}
-    with (
-        ControlPlane(folder / "plane") as plane,
-        Kueue(plane, folder / "kueue", settings={"waitForPodsReady": waits}) as kueue,
-    ):
-        with plane.api() as api:
-            make_teams(api)
+    settings = {"waitForPodsReady": {"timeout": f"{READY_SECONDS}s"}}
+    with kueue_of_teams(tmp_path_factory.mktemp("kueue"), settings=settings) as kueue:
         yield kueue
 
 
 @pytest.fixture
 def stage(kueue: Kueue, tmp_path: Path) -> Iterator[Stage]:
-    """Four GPUs, of which each of two teams owns two."""
-    with kueue.plane.api() as api:
-        namespace = make_namespace(api)
-        with (
-            queues_of(api, namespace),
-            staged(kueue.plane, namespace, tmp_path, {"gpu-a": 4}) as stage,
-        ):
-            yield stage
-
-
-def start_operator(stage: Stage, **settings: object) -> Any:
-    return stage.start_operator(settings={"kueue.enabled": "true", **settings})
-
-
-def iteration(stage: Stage, name: str) -> int:
-    return int(stage.status(name).get("progress", {}).get("iteration", 0))
-
-
-def lost(stage: Stage, name: str) -> int:
-    """The iterations that a job has made again."""
-    return int(stage.status(name)["checkpoint"].get("lostIterations", 0))
+    with stage_of_teams(kueue, tmp_path) as stage:
+        yield stage
 
 
 def submit_witness(
@@ -113,13 +92,15 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     assert not is_true(workloads(stage)["wide-2-4"], "QuotaReserved")
     assert stage.counts("wide") == (0, 0)
     said = [message for _, message in stage.events("wide")]
-    assert any("Kueue takes 2 back for team-b, and leaves 2 in queue team-a" in s for s in said)
+    assert any(TAKEN in s for s in said), said
 
     stage.wait_for_phase("new", "Completed")
     stage.wait(lambda: gpus(stage, "wide") == 4)
     assert set(workloads(stage)) == {"wide-0-1", "wide-1-2", "wide-2-4"}
     condition = stage.condition("wide", "QuotaReserved")
-    assert condition["message"] == "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100)"
+    assert condition["message"] == (
+        "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100, 2 borrowed)"
+    )
 
     stage.wait_for_phase("wide", "Completed")
     assert find_broken_laws(read_all(witness), Expected(iterations)) == []
@@ -129,7 +110,7 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
 
 def test_live_job_gives_borrowed_gpus_back_without_a_restart(stage: Stage):
     start_operator(stage)
-    changes: dict[str, dict[str, Any]] = {
+    changes: dict[str, Json] = {
         "metadata": {"labels": {QUEUE_LABEL: A}},
         # It never saves: after a restart its journal would begin again.
         "spec": {"checkpoint": {"signal": "SIGTERM", "confirm": "exit", "trusted": True}},
@@ -148,18 +129,34 @@ def test_live_job_gives_borrowed_gpus_back_without_a_restart(stage: Stage):
     assert (status["live"]["changes"], stage.counts("lives")) == (2, (0, 0)), status
 
 
+def test_layers_are_as_readable_in_kueue_as_in_dljob(kueue: Kueue, stage: Stage):
+    start_operator(stage)
+    submit(stage, "wide", A)
+    stage.wait(lambda: gpus(stage, "wide") == 4)
+    kubectl = kueue.plane.kubectl.in_namespace(stage.namespace)
+    rows = [line.split()[:4] for line in kubectl("get", "workloads").splitlines()]
+    assert rows == [
+        ["NAME", "QUEUE", "RESERVED", "IN"],
+        *([f"wide-{layer}", A, A, "True"] for layer in ("0-1", "1-2", "2-4")),
+    ]
+    [owner] = workloads(stage)["wide-2-4"]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("DLJob", "wide")
+    told = "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100, 2 borrowed)"
+    stage.wait(lambda: told in sentence(stage.job("wide"), time.time()))
+
+
 def test_stopped_queue_suspends_its_jobs_with_their_checkpoints(stage: Stage):
     start_operator(stage)
     submit(stage, "net", A)
     stage.wait(lambda: gpus(stage, "net") == 4 and iteration(stage, "net") > 50)
-    hold(stage, A, "HoldAndDrain")
+    stop_queue(stage, A, "HoldAndDrain")
     stage.wait(lambda: not any(is_true(each, "QuotaReserved") for each in layers(stage, "net")))
     status = stage.status("net")
     assert (status["phase"], status.get("allocation", {}).get("gpus", 0)) == ("Queued", 0)
     assert stage.condition("net", "Scheduled")["reason"] == "QueueQuota"
     assert set(workloads(stage)) == {"net-0-1"}, "the steps are given back"
     saved = iteration(stage, "net")
-    hold(stage, A, "None")
+    stop_queue(stage, A, "None")
     stage.wait(lambda: gpus(stage, "net") == 4)
     assert iteration(stage, "net") >= saved
     assert lost(stage, "net") <= 5
@@ -203,7 +200,8 @@ def test_waiting_job_says_which_queue_it_waits_for(stage: Stage):
     submit(stage, "third", B, gpus={"options": [1]})
     stage.wait(lambda: stage.condition("third", "Scheduled").get("reason") == "QueueQuota")
     assert stage.status("third")["message"] == (
-        "waits: needs at least 1 GPU; Kueue has admitted none of 1 GPUs in queue team-b yet"
+        "waits: needs at least 1 GPU; Kueue has admitted none of 1 GPU in queue team-b yet: couldn't assign flavors to"
+        " pod set gpus: insufficient unused quota for nvidia.com/gpu in flavor a100"
     )
 
 
@@ -226,10 +224,6 @@ def test_label_of_a_running_operator_without_the_setting_has_no_effect(stage: St
     submit(stage, "net", A)
     stage.wait(lambda: gpus(stage, "net") == 4)
     assert workloads(stage) == {}
-
-
-def hold(stage: Stage, team: str, policy: str) -> None:
-    stage.api.merge(f"{KUEUE_API}/clusterqueues/{team}", {"spec": {"stopPolicy": policy}})
 
 
 def layers(stage: Stage, job: str) -> list[Json]:

@@ -8,16 +8,15 @@ import logging
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.operator.live_members import make_job
 from tests.operator.stages import Stage, staged
 from tests.servers.api import Json
 
@@ -36,29 +35,13 @@ def stage(control_plane, namespace: str, tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def submit(stage: Stage, name: str, changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def submit(stage: Stage, name: str, changes: Mapping[str, Json] | None = None) -> None:
     """
     Submit a job, and wait until it trains on all GPUs and a trial has shown that it changes live.
 
     It has no checkpoint; ``changes`` are added to its metadata and its spec.
     """
-    (stage.folder / name).mkdir()
-    command = [sys.executable, "-m", "tests.operator.live_members", str(stage.folder / name)]
-    container = {"name": "trainer", "image": "training", "command": command}
-    spec: dict[str, Any] = {
-        "gpus": {"options": [2, 4]},
-        "training": {"iterations": 10**6},
-        "framework": "pytorch",
-        "processes": "perGpu",
-        "progress": {"log": r"step (?P<iteration>\d+)"},
-        "template": {"spec": {"containers": [container]}},
-    }
-    document: Json = {
-        "apiVersion": "dljob.io/v1alpha1",
-        "kind": "DLJob",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    document = make_job(name, stage.folder / name, options=(2, 4))
     for part, changed in (changes or {}).items():
         document[part] = {**document[part], **changed}
     stage.api.post(stage.path(), document)

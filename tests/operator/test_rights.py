@@ -5,42 +5,20 @@ It runs as its own account while jobs come, change, fail and go. The API server'
 requests, which must match the rights of the install in both directions.
 """
 
-import itertools
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
-
 import pytest
 import yaml
 
 from dljob.kube import names
 from dljob.kube.names import owner_reference, secret_name
 from tests.operator.kubelets import ROOT
+from tests.operator.rights import HOME, POLICY, Right, iter_rights, used
 from tests.operator.stages import Stage, staged
-from tests.servers.audits import read_events
 from tests.servers.controlplane import ControlPlane, Wishes
 from tests.servers.namespaces import make_namespace
 
 pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
-HOME = "dljob-system"
-ACCOUNT = f"system:serviceaccount:{HOME}:dljob-operator"
 INSTALL = ROOT / "manifests" / "install"
-POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
-}
-FOR_ALL = {"/api", "/apis", "/version"}
-"""The URLs that every authenticated account may request."""
-
-
-class Right(NamedTuple):
-    verb: str
-    resource: str
-    name: str = ""
-    """Of a right on one object only."""
 
 
 def granted() -> set[Right]:
@@ -50,32 +28,7 @@ def granted() -> set[Right]:
             document["kind"] in ("Role", "ClusterRole")
             and document["metadata"]["name"] == "dljob-operator"
         ):
-            rights.update(_iter_rights(document["rules"]))
-    return rights
-
-
-def _iter_rights(rules: list[dict[str, list[str]]]) -> Iterator[Right]:
-    for rule in rules:
-        parts = (rule["verbs"], rule["resources"], rule.get("resourceNames", [""]))
-        yield from itertools.starmap(Right, itertools.product(*parts))
-
-
-def used(log: Path) -> set[Right]:
-    """The rights that the audit log shows; all requests must have been allowed."""
-    rights = set()
-    for event in read_events(log):
-        assert event["user"]["username"] == ACCOUNT
-        reference = event.get("objectRef")
-        if reference is None or "resource" not in reference:
-            path = event["requestURI"].partition("?")[0]
-            assert any(path == each or path.startswith(f"{each}/") for each in FOR_ALL), path
-            continue
-        allowed = event["annotations"]["authorization.k8s.io/decision"]
-        verb, resource = event["verb"], reference["resource"]
-        if "subresource" in reference:
-            resource = f"{resource}/{reference['subresource']}"
-        assert allowed == "allow", f"{verb} {resource} {reference.get('name', '')}"
-        rights.add(Right(verb, resource, reference.get("name", "")))
+            rights.update(iter_rights(document["rules"]))
     return rights
 
 

@@ -25,6 +25,9 @@ from tests.sidecar.drivers import wait_until
 
 HOST = "127.0.0.1"
 HOME = "kueue-system"
+ACCOUNT = f"system:serviceaccount:{HOME}:kueue-controller-manager"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
+RBAC = "config/components/rbac"
 KUEUE_API = "/apis/kueue.x-k8s.io/v1beta2"
 CONVERTED = (
     *("clusterqueues", "cohorts", "localqueues", "multikueueclusters"),
@@ -61,8 +64,9 @@ class Kueue:
         *,
         frameworks: Sequence[str] = ("batch/job",),
         settings: Mapping[str, Any] | None = None,
+        gates: Sequence[str] = (),
     ) -> None:
-        """``settings`` are added to Kueue's configuration."""
+        """``settings`` are added to Kueue's configuration; ``gates`` are feature gates, such as ``PriorityBoost=true``."""
         program, self._sources = demand(KUEUE)["kueue"], find_module()
         self.plane = plane
         self._frameworks = frameworks
@@ -96,8 +100,8 @@ class Kueue:
         place = "/etc/kueue/metrics/certs"
         shell = (
             f"mount -t tmpfs none /etc && mkdir -p {place} && cp {certificate} {key} {place}"
-            f" && exec {program} --config={config} --kubeconfig={plane.admin}"
-            " --feature-gates=VisibilityOnDemand=false"
+            f" && exec {program} --config={config} --kubeconfig={plane.kubeconfig_for_user(ACCOUNT)}"
+            f" --feature-gates={','.join(('VisibilityOnDemand=false', *gates))}"
         )
         alone = ["unshare", "--mount", *(["--user", "--map-root-user"] if os.geteuid() else [])]
         self._guard = Guard()
@@ -139,9 +143,26 @@ class Kueue:
             plural = f"{document['kind'].lower()}s"
             name = document["metadata"]["name"]
             api.apply(f"/apis/{group}/{plural}/{name}", document, manager="test")
+        for role in ("role", "manager_secrets_role"):
+            self._grant(api, yaml.safe_load((self._sources / RBAC / f"{role}.yaml").read_text()))
         # It ends at once where a kind is not served.
         for kind in self._iter_kinds():
             wait_until(partial(self._is_served, api, kind), what=kind["metadata"]["name"])
+
+    def _grant(self, api: Api, role: Json) -> None:
+        kind, name = role["kind"], role["metadata"]["name"]
+        where = f"{RIGHTS}/namespaces/{HOME}" if kind == "Role" else RIGHTS
+        group = "rbac.authorization.k8s.io"
+        bound = {
+            "apiVersion": role["apiVersion"],
+            "kind": f"{kind}Binding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": ACCOUNT}],
+        }
+        role["metadata"].pop("namespace", None)
+        api.apply(f"{where}/{kind.lower()}s/{name}", role, manager="test")
+        api.apply(f"{where}/{kind.lower()}bindings/{name}", bound, manager="test")
 
     def _is_served(self, api: Api, kind: Json) -> bool:
         try:

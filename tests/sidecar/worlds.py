@@ -159,7 +159,8 @@ class World:
         if machine.phase is Phase.CHANGING:
             assert self.under_way is not None or self.news
             assert self.timer is not None, "a live change without a limit"
-        assert machine.target == (self.accepted[-1] if self.accepted else None)
+        newest = self.accepted[-1] if self.accepted else None
+        assert _without_base(machine.target) == _without_base(newest)
 
     def check_goal(self) -> None:
         """In a fair world without new declarations the newest target is reached."""
@@ -250,7 +251,7 @@ class World:
     def begin(self, action: StartProcesses) -> None:
         assert not self.is_alive, "two trainings at once"
         assert action.attempt == self.machine.attempt
-        assert action.run == self.accepted[-1]
+        assert _without_base(action.run) == _without_base(self.accepted[-1])
         self.waiting, self.timer = frozenset(range(action.run.processes)), None
         self.has_reported_start = self.has_reported_end = False
         self.is_terminating = self.is_saving = False
@@ -261,7 +262,10 @@ class World:
 
     def change(self, action: ChangeLive) -> None:
         assert self.under_way is None
-        assert action.target == self.accepted[-1]
+        assert _without_base(action.target) == _without_base(self.accepted[-1])
+        # The author of the latest target may not have known yet that a change before it was carried out.
+        assert action.target.live is not None
+        assert action.target.live.since == action.run.generation
         generation = action.target.generation
         assert generation not in self.changed_live, "tried live twice"
         self.changed_live = (*self.changed_live, generation)
@@ -647,6 +651,15 @@ ONCE_DECLARED: tuple[Move, ...] = (
     partial(World.nothing_new_is_declared, how=World.something_older),
     partial(World.nothing_new_is_declared, how=World.a_contradiction),
 )
+
+
+def _without_base(target: Target | None) -> Target | None:
+    """
+    Return a target without the processes that it keeps.
+
+    If a change is carried out that its author did not know of, the machine names them by the GPUs that they have now.
+    """
+    return replace(target, live=None) if target is not None else None
 
 
 @dataclass(frozen=True)

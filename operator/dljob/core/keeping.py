@@ -135,10 +135,15 @@ def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
                 taken.setdefault(node, {}).update(dict.fromkeys(gpus, f"job {state.id} keeps it"))
             namespace = namespace_of(state.id)
             held[namespace] = held.get(namespace, 0) + state.placement.gpus
-    nodes = snapshot.cluster.nodes
-    cluster = Cluster(_without(n, taken[n.name]) if n.name in taken else n for n in nodes)
+    cluster = leave_out(snapshot.cluster, taken)
     limits = snapshot.limits.less(held) if snapshot.limits.max_gpus else snapshot.limits
     return replace(snapshot, cluster=cluster, limits=limits)
+
+
+def leave_out(cluster: Cluster, taken: Mapping[NodeName, Mapping[int, str]]) -> Cluster:
+    """Return the cluster in which these GPUs cannot be given away, with the reason of each."""
+    nodes = cluster.nodes
+    return Cluster(_without(n, taken[n.name]) if n.name in taken else n for n in nodes)
 
 
 def _without(node: Node, taken: Mapping[int, str]) -> Node:

@@ -18,7 +18,7 @@ from math import inf
 from typing import Final
 
 from dljob.core import keeping
-from dljob.core.model import Ceiling, JobId, JobState, Snapshot
+from dljob.core.model import Ceiling, GpuRef, JobId, JobState, NodeName, Snapshot
 from dljob.core.placement.limits import Use, namespace_of
 from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait, settle
 from dljob.core.queues import Queue
@@ -165,9 +165,11 @@ def share_out(snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
     owed = find_owed(snapshot)
     first = plan = decide(snapshot)
     wished: dict[str, Mapping[JobId, int]] = {}
-    """The GPUs that the policy gave jobs, by user, for the users that are bounded now."""
+    """The GPUs that the policy gives jobs within the share of their user, by user."""
     while over := _find_over(count_gpus(snapshot, plan), owed) - wished.keys():
-        wished |= dict.fromkeys(over, _gpus_after(snapshot, plan))
+        for user in over:
+            alone = _show_alone(snapshot, user, gpus=owed[user])
+            wished[user] = _gpus_after(alone, decide(alone))
         plan = decide(_bound(snapshot, wished, most=owed))
     if wished:
         plan = _try(snapshot, wished, first=first, owed=owed, decide=decide)
@@ -176,6 +178,24 @@ def share_out(snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
         wake_at = min(now + TURN_S, inf if wake_at is None else wake_at)
     use = Use(now, snapshot.use.at(now), count_gpus(snapshot, plan))
     return replace(plan, wake_at=wake_at, use=use)
+
+
+def _show_alone(snapshot: Snapshot, user: str, *, gpus: int) -> Snapshot:
+    """Show the policy the jobs of one user and its share of the GPUs: first those of the jobs that started first."""
+    running = tuple(s for s in snapshot.running if namespace_of(s.id) == user)
+    held = [ref for s in sorted(running, key=_rank) if s.placement for ref in s.placement.refs()]
+    there = [GpuRef(node, gpu) for node, some in snapshot.cluster.usable.items() for gpu in some]
+    ready = set(there)
+    usable = [ref for ref in dict.fromkeys((*held, *there)) if ref in ready]
+    taken: dict[NodeName, dict[int, str]] = {}
+    for ref in usable[gpus:]:
+        taken.setdefault(ref.node, {})[ref.number] = "another user is owed it"
+    return replace(
+        snapshot,
+        cluster=keeping.leave_out(snapshot.cluster, taken),
+        running=running,
+        pending=Queue.of(s for s in snapshot.pending if namespace_of(s.id) == user),
+    )
 
 
 def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:

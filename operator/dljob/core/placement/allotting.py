@@ -41,7 +41,7 @@ def allot(
     running: tuple[JobState, ...], pending: Queue[JobState], *, limits: NamespaceLimits
 ) -> Allotted:
     """Return the allotment of each job."""
-    if not limits:
+    if not limits.max_gpus and not limits.max_priority:
         return Allotted(running, pending)
     set_aside: dict[JobId, Cause] = {}
     allotments: dict[JobId, int] = {}

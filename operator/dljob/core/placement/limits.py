@@ -42,7 +42,7 @@ class NamespaceLimits:
 
     def __bool__(self) -> bool:
         """Return whether there is any limit."""
-        return bool(self.max_gpus or self.max_priority)
+        return bool(self.max_gpus or self.max_priority or self.shares)
 
     def gpus_of(self, namespace: str) -> int | None:
         """How many GPUs the jobs of a namespace may have together; ``None``: any number."""
