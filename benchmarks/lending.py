@@ -7,7 +7,7 @@ job of team b. In ``live`` and ``warm`` all jobs are DLJobs: those of team a shr
 the SideCar from an interpreter that waits. In ``jobs`` all are Jobs of Kubernetes: Kueue evicts those of team a, and admits them
 again with the GPUs that are left (partial admission). The program is the same, and saves where it is asked to end. It imports
 numpy and nothing of a framework, and images are on the nodes already. The pause of team a is the longest of its jobs, from step to
-step. A pod of it ends when its job leaves a node, and with it the job when Kueue evicts a Job.
+step, or until the end of 20 s for one that does not go on. A pod ends when its job leaves a node, and where Kueue evicts a Job.
 
 The ways take turns. In the scene ``one`` team a has one job on 4 GPUs; in ``several`` it has four jobs on 8 GPUs, and team b
 submits two, as in issue 1934 of the KAI scheduler. It needs root, and installs the Debian packages of a node where they are missing.
@@ -52,6 +52,8 @@ LIMIT_S = 300.0
 CALM_S = 3.0
 """Team a trains for this time on all GPUs before team b comes."""
 LOOK_S = 0.05
+WATCH_S = 20.0
+"""The jobs of team a are watched for this time after team b has its half."""
 ENDLESS = 10**9
 
 
@@ -149,14 +151,18 @@ class Lending:
             reached[stage] = time.time() - began
         first = max(_read_steps(file)[0][1] for file in files)
         journals = [folder / job / "journal" for job in lent]
-        wait(lambda: _go_on(journals, after=first), f"{way}: team a trains on")
+        # Some may wait until others end.
+        until = first + WATCH_S
+        wait(lambda: _go_on(journals, after=first) or time.time() > until, f"{way}: a goes on")
+        seen_at = time.time()
         steps = [_read_steps(file) for file in journals]
         ended = len(pods - self._list_pods())
         self._clear(way)
         return {
             **reached,
             "b_waited_s": first - began,
-            "a_paused_s": max(_longest_pause(each, after=began) for each in steps),
+            "a_jobs_that_go_on": sum(each[-1][1] > first for each in steps),
+            "a_paused_s": max(_longest_pause(each, began, seen_at) for each in steps),
             "a_repeated": sum(len(each) - len({number for number, _ in each}) for each in steps),
             "a_pods_ended": ended,
             "load": load,
@@ -306,10 +312,11 @@ def _go_on(journals: Sequence[Path], *, after: float) -> bool:
     return all(_read_steps(journal)[-1][1] > after for journal in journals)
 
 
-def _longest_pause(steps: Sequence[tuple[int, float]], *, after: float) -> float:
-    times = [at for _, at in steps if at >= after]
-    before = max(at for _, at in steps if at < after)
-    return max(late - early for early, late in zip([before, *times], times, strict=False))
+def _longest_pause(steps: Sequence[tuple[int, float]], began: float, until: float) -> float:
+    """Return the longest time without a step between two moments."""
+    times = [at for _, at in steps if at >= began]
+    before = max(at for _, at in steps if at < began)
+    return max(late - early for early, late in zip([before, *times], [*times, until], strict=True))
 
 
 def _summarize(turns: Sequence[Json]) -> Json:

@@ -231,6 +231,20 @@ def test_training_is_reported_and_eviction_cleared():
     assert desk.settle(desk.scene(1)) == []
 
 
+def test_layer_that_a_cycle_under_way_counts_on_is_kept():
+    desk = Desk()
+    desk.settle(desk.scene())
+    desk.admit(LOW)
+    before = desk.scene(1)
+    desk.settle(before)
+    desk.admit(HIGH)
+    # A cycle reads both layers and decides to grow. Before its scene is there, Kueue takes one back.
+    desk.quotas.read(before.entries)
+    desk.admit(HIGH, evicted=True)
+    assert [what for what in desk.settle(before) if "net-1-2" in what[1]] == []
+    assert ("merge", "net-1-2 Requeued") in desk.settle(desk.scene(1))
+
+
 def test_layers_of_a_finished_job_go_once():
     desk = admitted_desk()
     over = desk.scene(cancelled=True)

@@ -8,6 +8,7 @@ cycle, which has the decision and the GPUs that are still held, so they are a ta
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -162,6 +163,8 @@ class Quotas:
         """The uids of Workloads whose end the watch has not shown yet."""
         self._refused: Backoff[tuple[JobId, Layer]] = Backoff()
         self._narrowed: dict[tuple[Needs | None, frozenset[str]], Needs] = {}
+        self._counted: list[dict[JobId, Ceiling]] = []
+        """The quotas that cycles have read since the scene; a cycle under way may give GPUs by them."""
 
     def note_change(self) -> None:
         """Called after each change of an object."""
@@ -187,7 +190,9 @@ class Quotas:
                     ceiling = replace(ceiling, told=f"{ceiling.told}: {why}") if why else ceiling
                 if ceiling is not None:
                     ceilings[job] = ceiling
-        return ceilings
+        if not self._counted or self._counted[-1] != ceilings:
+            self._counted.append(ceilings)
+        return self._counted[-1]
 
     def narrow(
         self, needs: Mapping[JobId, Needs], ceilings: Mapping[JobId, Ceiling]
@@ -295,7 +300,9 @@ class Quotas:
         demands = ((job, self._demand(entry)) for job, entry in scene.entries.items())
         meant = {job: each for job, each in demands if each.queue or job in self._found}
         limits, now = self._limits.granting(scene.priorities), self._clock()
-        for job, demand in iter_demands(scene, meant):
+        counted = self._count_on(scene)
+        for job, decided in iter_demands(scene, meant):
+            demand = replace(decided, known=max(decided.known, counted[job]))
             entry, found = scene.entries[job], self._found.get(job, {})
             requests = {layer: request for layer, (_, request) in found.items()}
             boost = find_boost(entry, scene, most=self._settings.most_boost)
@@ -311,6 +318,16 @@ class Quotas:
                     yield _Due(
                         entry.job, demand.queue, layer, wanted, workload, priority, place, boost
                     )
+
+    def _count_on(self, scene: Scene) -> Counter[JobId]:
+        """Return the quota that this scene and the cycles since then count on."""
+        # By identity, because a cycle before this scene may have read equal quotas.
+        ended = (place for place, each in enumerate(self._counted) if each is scene.ceilings)
+        del self._counted[: next(ended, 0)]
+        counted: Counter[JobId] = Counter()
+        for each in self._counted:
+            counted |= Counter({job: ceiling.gpus for job, ceiling in each.items()})
+        return counted
 
     async def _write(self, due: _Due, turns: asyncio.Semaphore) -> None:
         key = due.job.id, due.layer
