@@ -642,7 +642,8 @@ def _give_back(there: SimpleNamespace, python: Path) -> None:
 
     def trains(job: str, gpus: int) -> bool:
         status = read(job)
-        return status["phase"] == "Running" and status["allocation"]["gpus"] == gpus
+        has = status.get("allocation", {}).get("gpus")
+        return (status["phase"], has) == ("Running", gpus)
 
     _until(there, lambda: trains(shrinks, 2))
     # Ada has 3 of 4 GPUs, because one was idle until bob submits a second job.
