@@ -10,7 +10,7 @@ from dljob.core import cycle, keeping
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.explaining.sentences import sentence_for_step
-from dljob.core.model import Cause, CauseCode, JobState, Snapshot
+from dljob.core.model import Cause, CauseCode, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Stop, Wait, settle
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
@@ -155,7 +155,7 @@ class Modest:
     breaks: ClassVar[frozenset[Law]] = frozenset()
 
     def allocate(self, view: View) -> Decision:
-        left, shares = view.cluster.total, {}
+        left, shares = view.cluster.total, dict[JobId, Share]()
         for state in (*view.running, *view.pending):
             most = min(left, 2) if state.id.startswith("b/") else left
             gpus = max((n for n in state.job.gpus.options if n <= most), default=0)
