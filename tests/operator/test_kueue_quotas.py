@@ -104,8 +104,8 @@ class Desk:
         flavor = {"metadata": {"name": "f", "resourceVersion": "3"}}
         self.mirrors.flavors.show({**flavor, "spec": {"nodeLabels": {"pool": "x"}}})
         self.quotas = self.make_quotas()
-        self.supposed: list[int] = []
-        """The GPUs that the next decisions would give the job."""
+        self.supposed = 2
+        """The GPUs that the policy would give the job."""
 
     def make_quotas(self, **settings: Any) -> Quotas:
         return Quotas(
@@ -157,9 +157,7 @@ class Desk:
 
         async def look() -> None:
             self.quotas.note_change()
-            looking = asyncio.create_task(
-                self.quotas.run(see, lambda _: {JOB: self.supposed.pop()})
-            )
+            looking = asyncio.create_task(self.quotas.run(see, lambda _: {JOB: self.supposed}))
             # The second look begins when the writes of the first are done.
             while looks < 2:
                 await asyncio.sleep(0.01)
@@ -176,6 +174,17 @@ def test_layers_are_asked_for_one_after_the_other():
     desk.admit(LOW)
     assert desk.settle(desk.scene()) == [("create", "net-1-2")]
     assert desk.scene().ceilings[JOB].gpus == 1
+
+
+def test_steps_that_the_policy_would_not_use_are_not_asked_for():
+    desk = Desk()
+    desk.supposed = 1
+    desk.settle(desk.scene())
+    desk.admit(LOW)
+    assert desk.settle(desk.scene()) == []
+    desk.now += 1.0
+    desk.supposed = 2
+    assert desk.settle(desk.scene()) == [("create", "net-1-2")]
 
 
 def test_job_without_the_label_is_left_alone():
@@ -254,12 +263,13 @@ def test_layers_of_a_finished_job_go_once():
 
 def test_unused_quota_is_given_back_and_asked_for_again():
     desk = admitted_desk()
+    desk.supposed = 1
     desk.settle(desk.scene(1))
     desk.now += IDLE_S + 1
     assert desk.settle(desk.scene(1)) == [], "a decision may count on it"
     assert desk.settle(desk.scene(1)) == [("delete", "net-1-2")]
     desk.now += IDLE_S + 1
-    desk.supposed = [2]
+    desk.supposed = 2
     # The watch shows the end of the former Workload at last.
     former = desk.mirrors.workloads.get(Name(TEAM, "net-1-2"))
     assert former is not None

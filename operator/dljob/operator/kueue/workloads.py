@@ -36,6 +36,7 @@ _PREEMPTION: Final = re.compile(
 _RECLAIMED: Final = "reclamation within the cohort"
 _MISSING: Final = re.compile(r", \d+ more needed")
 """A part of a message that changes with each start and end of others."""
+_LAYER: Final = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 DEACTIVATED: Final = "Deactivated"
 """The reason of a Workload with ``active: false``."""
 _REQUEUED_AT_ONCE: Final = frozenset({"Preempted", "NodeFailures"})
@@ -75,8 +76,8 @@ def make_workload(
     template: dict[str, Any] = {
         "restartPolicy": "Never",
         "containers": [container],
-        "nodeSelector": {**pod.get("nodeSelector", {}), **node_labels},
-        "tolerations": pod.get("tolerations", []),
+        "nodeSelector": {**(pod.get("nodeSelector") or {}), **node_labels},
+        "tolerations": pod.get("tolerations") or [],
     }
     if affinity := _affinity(pod, demand.types):
         template["affinity"] = affinity
@@ -86,7 +87,7 @@ def make_workload(
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
         "metadata": {
-            "name": f"{metadata['name']}-{layer.low}-{layer.high}",
+            "name": _name(metadata["name"], layer),
             "namespace": metadata["namespace"],
             "labels": {
                 names.JOB_LABEL: metadata["name"],
@@ -130,19 +131,27 @@ def _affinity(pod: Json, types: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def layer_of(workload: Json) -> Layer:
-    """Return the layer that a Workload is; raises ValueError if the label does not say that."""
-    low, high = workload["metadata"]["labels"][names.LAYER_LABEL].split("-")
-    return Layer(int(low), int(high))
+def _name(job: str, layer: Layer) -> str:
+    return f"{job}-{layer.low}-{layer.high}"
 
 
-def is_of(workload: Json, job: Json) -> bool:
-    """True if a Workload belongs to this job, and not to an earlier one of its name."""
-    owners = workload["metadata"].get("ownerReferences") or ()
-    return any(each["uid"] == job["metadata"]["uid"] for each in owners)
+def find_layer(workload: Json, job: Json) -> Layer | None:
+    """Return the layer of a job that a Workload is; ``None`` for one of an earlier job of its name, and for a forged one."""
+    metadata, sets = workload["metadata"], workload["spec"].get("podSets") or ()
+    numbers = _LAYER.fullmatch((metadata.get("labels") or {}).get(names.LAYER_LABEL, ""))
+    owners = metadata.get("ownerReferences") or ()
+    if numbers is None or all(each["uid"] != job["metadata"]["uid"] for each in owners):
+        return None
+    layer = Layer(int(numbers[1]), int(numbers[2]))
+    is_named = metadata["name"] == _name(job["metadata"]["name"], layer)
+    counts = [each.get("count", 1) for each in sets]
+    is_right = is_named and layer.low < layer.high and counts == [layer.high - layer.low]
+    return layer if is_right else None
 
 
-def read_request(workload: Json, queues: Mapping[Name, Json]) -> Request:
+def read_request(
+    workload: Json, queues: Mapping[Name, Json], flavors: Mapping[Name, Json]
+) -> Request:
     """Read a Workload; ``queues`` are the ClusterQueues."""
     status, spec = workload.get("status") or {}, workload["spec"]
     said = {each["type"]: each for each in status.get("conditions") or ()}
@@ -152,24 +161,37 @@ def read_request(workload: Json, queues: Mapping[Name, Json]) -> Request:
     flavor = (assigned.get("flavors") or {}).get(RESOURCE, "")
     is_evicted = "Evicted" in true or spec.get("active") is False
     quota = said.get("QuotaReserved") or {}
+    boost = (workload["metadata"].get("annotations") or {}).get(BOOST, "")
     if is_evicted and "QuotaReserved" in true:
         told = _tell_eviction(said.get("Evicted") or {}, flavor=flavor, queues=queues)
+    elif is_evicted:
+        told = "the Workload is deactivated (spec.active: false)"
     else:
         told = _MISSING.sub("", quota.get("message", ""))
     return Request(
         queue=spec.get("queueName", ""),
-        is_judged="QuotaReserved" in said,
+        # Kueue judges nothing in a queue that is not there, or not active.
+        is_judged=quota.get("reason", "Inadmissible") != "Inadmissible",
         is_reserved="QuotaReserved" in true,
         is_admitted="Admitted" in true,
         is_evicted=is_evicted,
         is_ready="PodsReady" in true,
         cluster_queue=admission.get("clusterQueue", ""),
         flavor=flavor,
+        nodes=frozenset(node_labels(flavors, flavor).items()),
         reserved_at=quota.get("lastTransitionTime", ""),
         priority=spec.get("priority", 0),
-        boost=int((workload["metadata"].get("annotations") or {}).get(BOOST, "0")),
+        boost=int(boost) if boost.isascii() and boost.isdecimal() else 0,
         told=told,
     )
+
+
+def node_labels(flavors: Mapping[Name, Json], flavor: str) -> Mapping[str, str]:
+    """Return the labels of the nodes of a flavor; none where it is not known."""
+    labels: Mapping[str, str] = (flavors.get(Name("", flavor), {}).get("spec") or {}).get(
+        "nodeLabels"
+    ) or {}
+    return labels
 
 
 def _tell_eviction(evicted: Json, *, flavor: str, queues: Mapping[Name, Json]) -> str:
