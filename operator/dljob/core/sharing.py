@@ -11,11 +11,11 @@ decides within a share, and the jobs that started last give GPUs back first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from dljob.core import keeping
 from dljob.core.model import Ceiling, GpuRef, JobId, JobState, NodeName, Snapshot
@@ -160,10 +160,18 @@ def _gpus_after(snapshot: Snapshot, plan: Plan | None) -> dict[JobId, int]:
 # --- giving it back -----------------------------------------------------------------------
 
 
-def share_out(snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
+class Decide(Protocol):
+    """Asks the policy about a snapshot; ``enough`` newcomers suffice, 0: all."""
+
+    def __call__(self, snapshot: Snapshot, /, enough: int = 0) -> Plan: ...
+
+
+def share_out(snapshot: Snapshot, decide: Decide, *, enough: int = 0) -> Plan:
     """Return the plan of a policy under which no user lacks GPUs that it is owed while another has more than it is owed."""
     owed, total = find_owed(snapshot), snapshot.cluster.total
-    best = plan = decide(snapshot)
+    best = plan = decide(snapshot, enough)
+    if enough and _find_over(count_gpus(snapshot, plan), owed):
+        best = plan = decide(snapshot)
     bounded, wished = snapshot, dict[str, Mapping[JobId, int]]()
     while over := _find_over(count_gpus(snapshot, plan), owed) - wished.keys():
         wished |= _ask_alone(snapshot, over, most=owed, decide=decide)
@@ -210,7 +218,7 @@ def _ask_alone(
     users: Iterable[str],
     *,
     most: Mapping[str, int],
-    decide: Callable[[Snapshot], Plan],
+    decide: Decide,
 ) -> dict[str, Mapping[JobId, int]]:
     """Return the GPUs that the policy would give the jobs of each of these users, if its share were all there is."""
     wished: dict[str, Mapping[JobId, int]] = {}
