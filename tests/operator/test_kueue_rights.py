@@ -119,7 +119,7 @@ def test_operator_may_only_write_workloads_of_jobs(kueue: Kueue, stage: Stage):
     submit_other(stage, A, 1)
     refusal = "makes, changes and deletes only Workloads that a DLJob controls"
     path = f"{KUEUE_API}/namespaces/{stage.namespace}/workloads"
-    spec = workloads(stage)["other"]["spec"]
+    spec, change = workloads(stage)["other"]["spec"], {"status": {"requeueState": None}}
 
     def make(*owners: Json) -> Json:
         metadata = {"name": "made", "ownerReferences": list(owners)}
@@ -137,9 +137,9 @@ def test_operator_may_only_write_workloads_of_jobs(kueue: Kueue, stage: Stage):
         # The policy holds a moment after it is there.
         stage.wait(lambda: is_refused() and is_refused(owner))
         operator.post(path, make({**owner, "controller": True}))
-        operator.merge(f"{path}/made/status", {"status": {"admission": None}})
+        operator.merge(f"{path}/made/status", change)
         with pytest.raises(Refused, match=refusal):
-            operator.merge(f"{path}/other/status", {"status": {"admission": None}})
+            operator.merge(f"{path}/other/status", change)
         with pytest.raises(Refused, match=refusal):
             operator.delete(f"{path}/other")
         operator.delete(f"{path}/made")
