@@ -145,6 +145,27 @@ def test_operator_may_only_write_workloads_of_jobs(kueue: Kueue, stage: Stage):
         operator.delete(f"{path}/made")
 
 
+def test_only_the_operator_makes_layers(stage: Stage):
+    submit_other(stage, A, 1)
+    path = f"{KUEUE_API}/namespaces/{stage.namespace}/workloads"
+    spec, labels = workloads(stage)["other"]["spec"], {"dljob.io/layer": "0-1"}
+    made = {"apiVersion": VERSION, "kind": "Workload", "spec": spec}
+    refusal = "only the operator of DLJob makes layers"
+    with pytest.raises(Refused, match=refusal):
+        stage.api.post(path, {**made, "metadata": {"name": "forged", "labels": labels}})
+    with pytest.raises(Refused, match=refusal):
+        stage.api.merge(f"{path}/other", {"metadata": {"labels": labels}})
+    start(stage)
+    submit(stage, "net", A, gpus={"options": [1]})
+    stage.wait(lambda: "net-0-1" in workloads(stage))
+    for change in (
+        {"spec": {"podSets": [{**spec["podSets"][0], "count": 2}]}},
+        {"metadata": {"labels": None}},
+    ):
+        with pytest.raises(Refused, match=refusal):
+            stage.api.merge(f"{path}/net-0-1", change)
+
+
 def test_kueue_leaves_the_pods_of_jobs_in_queues_alone(stage: Stage):
     # Kueue holds any other pod in a queue back.
     container = {"name": "c", "image": "none"}
