@@ -177,7 +177,10 @@ class Lending:
             "name": "trainer",
             "image": TRAINER,
             "imagePullPolicy": "Never",
-            "env": [{"name": "PYTHONPATH", "value": TOLD}],
+            "env": [
+                {"name": "PYTHONPATH", "value": TOLD},
+                {"name": "OMP_NUM_THREADS", "value": "1"},
+            ],
             "command": ["python", f"{TOLD}/{PROGRAM}", told, manner],
             "volumeMounts": [{"name": "told", "mountPath": TOLD}],
         }

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -37,11 +38,12 @@ from tests.operator.queues import (
 )
 from tests.operator.stages import Stage, staged
 from tests.operator.wires import Wire
-from tests.servers.api import Json
+from tests.servers.api import Json, Refused
 from tests.servers.audits import read_events
 from tests.servers.binaries import KUEUE, find_all
 from tests.servers.controlplane import PROGRAMS, ControlPlane, Wishes
 from tests.servers.namespaces import make_namespace
+from tests.servers.processes import Server
 from tests.servers.queueing import KUEUE_API, Kueue
 from tests.sidecar.drivers import read_proc
 
@@ -79,7 +81,13 @@ class Eviction(NamedTuple):
 class Reclaims(Trouble):
     """The trouble with reclaims in it."""
 
-    settings: ClassVar = {"kueue.enabled": "true"}
+    # A Lease that an operator keeps on a busy machine.
+    settings: ClassVar = {
+        "kueue.enabled": "true",
+        "lease.leaseSeconds": 20,
+        "lease.giveUpSeconds": 15,
+        "lease.renewSeconds": 2,
+    }
     work_s: ClassVar = (20.0, 60.0)
 
     def __init__(self, stage: Stage, wire: Wire, *, seed: int) -> None:
@@ -97,6 +105,12 @@ class Reclaims(Trouble):
 
     def draw_labels(self) -> Mapping[str, str]:
         return {QUEUE_LABEL: self.chance.choice((A, A, B))}
+
+    def start(self, plan: Plan, told: object) -> Server:
+        with suppress(Refused):
+            # An operator may have died before it had a Lease.
+            self.stage.let_lease_end()
+        return super().start(plan, told)
 
     def draw_plan(self) -> Plan:
         """Draw a death at any point, one at a write for Kueue, or none for a while, in which most reclaims take place."""
