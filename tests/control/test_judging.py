@@ -769,4 +769,5 @@ def test_waiting_job_has_a_condition_about_its_quota():
     )
     assert A not in judge(again, RULES), "it is written once"
     left = judge(replace(again, ceilings={}), RULES)[A].status.condition(kind)
+    assert left is not None
     assert (left.status, left.reason) == (False, "NotQueued")
