@@ -53,6 +53,12 @@ TRAINING = (
 )
 
 
+RANKS = (
+    "import time; from dljob import training\n"
+    "for step in range(1, 10**6): training.should_save(step); print('step', step, flush=True); time.sleep(0.2)\n"
+)
+
+
 def training(name: str, **metadata: Any) -> dict[str, Any]:
     trainer = {"name": "trainer", "command": ["python3", "-c", TRAINING]}
     return {
@@ -157,6 +163,26 @@ def test_a_training_of_each_runs_as_its_user(place):
         assert TOKEN not in user("get", "mine", "-o", "yaml").stdout
         told = user("exec", "mine", "--", "sh", "-c", "id -u; echo $HF_TOKEN").stdout
         assert told.split() == [str(user.uid), TOKEN]
+
+
+@real
+def test_ranks_of_a_user_agree_on_the_step_to_save_at(place):
+    document = training("ranks")
+    document["spec"] |= {"gpus": {"options": [2]}, "framework": "pytorch", "processes": "perGpu"}
+    [container] = document["spec"]["template"]["spec"]["containers"]
+    container["command"] = ["python3", "-c", RANKS]
+    assert place.ada.submit(document).status == 0
+    job = f"{place.ada.name}/ranks"
+
+    def steps() -> int:
+        status = place.backend.get_job(job)["status"]
+        assert (status["restarts"], status["failures"]) == (0, 0), status
+        return int(status.get("progress", {}).get("iteration", 0))
+
+    try:
+        _until(place, lambda: steps() > 3)
+    finally:
+        place.ada("cancel", "ranks")
 
 
 @real
