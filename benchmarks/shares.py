@@ -149,8 +149,8 @@ def _times(record: Record) -> dict[str, list[float]]:
 @click.command(help=__doc__)
 @click.option("--policy", "chosen", multiple=True, default=("foresight",), show_default=True)
 @click.option("--load", "loads", type=float, multiple=True, default=(0.9, 1.5), show_default=True)
-@click.option("--window", type=click.IntRange(1), default=300, show_default=True)
-@click.option("--seed", "seeds", type=int, multiple=True, default=(0, 1, 2), show_default=True)
+@click.option("--window", type=click.IntRange(1), default=60, show_default=True)
+@click.option("--seed", "seeds", type=int, multiple=True, default=(0,), show_default=True)
 @click.option("--only", type=click.Choice(["hour", "traces"]), default=None)
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(

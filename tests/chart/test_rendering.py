@@ -375,10 +375,13 @@ def test_rights_and_policies_for_kueue_come_with_the_setting(helm):
         return verbs, names & {"dljob-queue-changes", "dljob-operator-workloads"}
 
     assert kueue({}) == (set(), set())
+    boosting, _ = kueue({"settings": {"kueue": {"enabled": True, "mostBoost": 60}}})
     verbs, policies = kueue({"settings": {"kueue": {"enabled": True}}})
     assert policies == {"dljob-queue-changes", "dljob-operator-workloads"}
     assert verbs == {
         *(("workloads", verb) for verb in ("list", "watch", "create", "delete")),
         ("workloads/status", "patch"),
+        ("workloadpriorityclasses", "get"),
         *((what, v) for what in ("resourceflavors", "clusterqueues") for v in ("list", "watch")),
     }
+    assert boosting - verbs == {("workloads", "patch")}

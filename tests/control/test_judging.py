@@ -768,3 +768,5 @@ def test_waiting_job_has_a_condition_about_its_quota():
         {job: verdict.status for job, verdict in told.items()}
     )
     assert A not in judge(again, RULES), "it is written once"
+    left = judge(replace(again, ceilings={}), RULES)[A].status.condition(kind)
+    assert (left.status, left.reason) == (False, "NotQueued")

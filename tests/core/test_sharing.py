@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from dljob.core import cycle, keeping
+from dljob.core.checking import Law
+from dljob.core.contract import Decision, Share, View
 from dljob.core.explaining.sentences import sentence_for_step
-from dljob.core.model import Cause, CauseCode, JobState, Snapshot
+from dljob.core.model import Cause, CauseCode, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Stop, Wait, settle
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
@@ -18,6 +20,7 @@ from tests.builders import decide, make_cluster, make_snapshot, make_state
 OPTIONS = tuple(range(1, 9))
 EQUAL = {"*": 1}
 UNUSED = Use()
+LAWFUL = [name for name in policies.NAMES if not policies.make(name, {}).breaks]
 
 
 def shared(
@@ -143,6 +146,31 @@ def test_idle_gpus_are_lent():
     assert steps["a/1"].new.gpus == 7
 
 
+class Modest:
+    """The first come takes all; jobs of b take 2 GPUs at most."""
+
+    name: ClassVar[str] = "modest"
+    paper: ClassVar[str] = "none"
+    needs: ClassVar[str] = "nothing"
+    breaks: ClassVar[frozenset[Law]] = frozenset()
+
+    def allocate(self, view: View) -> Decision:
+        left, shares = view.cluster.total, dict[JobId, Share]()
+        for state in (*view.running, *view.pending):
+            most = min(left, 2) if state.id.startswith("b/") else left
+            gpus = max((n for n in state.job.gpus.options if n <= most), default=0)
+            shares |= {state.id: Share(gpus)} if gpus else {}
+            left -= gpus
+        return Decision(shares)
+
+
+def test_gpus_that_the_policy_does_not_use_stay_lent():
+    old = wide("a/1", holds={"n1": range(8)}, iterations_total=1e6)
+    snapshot = shared(old, wide("b/1"))
+    assert find_owed(snapshot) == {"a": 4, "b": 4}
+    assert count_gpus(snapshot, cycle.schedule(snapshot, Modest())) == {"a": 6, "b": 2}
+
+
 def test_unsaved_job_keeps_its_gpus():
     old = replace(wide("a/1", holds={"n1": range(8)}), unsaved_from=0.0, iterations_done=9.0)
     steps = decide(shared(old, wide("b/1")))
@@ -230,7 +258,7 @@ def test_drawn_shares(seed):
             # What no one is owed is too little for any job that has nothing.
             user = state.id.partition("/")[0]
             assert left < state.least or found[user] >= state.least, (seed, state)
-        name = rng.choice(["foresight", "adaptive", "max-min", "srsf", "fifo"])
+        name = rng.choice(LAWFUL)
         plan = cycle.schedule(snapshot, policies.make(name, {}))
         has, lost = count_gpus(snapshot, plan), {s.job for s in plan.steps if isinstance(s, Stop)}
         assert has.total() <= snapshot.cluster.total

@@ -19,7 +19,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -41,6 +40,7 @@ from dljob.local.jobs.user_limits import MOST_REFUSALS, ConnectionLimits
 from dljob.local.pods.rotating import LogLimits, rotate
 from dljob.local.state_folder import lock_folder, make_folders
 from tests.ctl.running import LONGEST_S, Command, run_apart
+from tests.local.histories import SAVER, lost
 from tests.local.ups import ROOT, find_processes, kill_all
 from tests.local.users import SCRIPT, User, find_python, made, make_python
 
@@ -620,39 +620,43 @@ def test_owed_gpus_come_back_from_a_running_job():
 
 
 def _give_back(there: SimpleNamespace, python: Path) -> None:
-    trainer = there.ada.home / "train.py"
-    shutil.copy(Path(__file__).with_name("live_trainer.py"), trainer)
-    document = training("lives")
-    document["spec"] |= {"gpus": {"options": [1, 2]}, "processes": "perGpu"}
+    home, saves = there.ada.home, there.ada.home / "saves"
+    saver, journal = home / "train.py", home / "journal"
+    shutil.copy(SAVER, saver)
+    saves.mkdir()
+    os.chown(saves, there.ada.uid, there.ada.gid)
+    document = training("shrinks")
+    kept = {"signal": "SIGUSR1", "confirm": "file", "complete": "rename", "path": str(saves)}
+    document["spec"] |= {
+        "gpus": {"options": [1, 2]},
+        "checkpoint": {**kept, "shared": True, "trusted": True},
+    }
     [container] = document["spec"]["template"]["spec"]["containers"]
-    container["command"] = [str(python), str(trainer), str(10**6)]
+    words = (python, "-S", saver, "good", saves, journal, 10**6)
+    container["command"] = [str(word) for word in words]
     assert there.ada.submit(document).status == 0
-    lives, mine = f"{there.ada.name}/lives", f"{there.ada.name}/mine"
+    shrinks, comes = f"{there.ada.name}/shrinks", f"{there.bob.name}/comes"
 
     def read(job: str) -> Any:
         return there.backend.get_job(job)["status"]
 
-    def is_live() -> bool:
-        conditions = read(lives).get("conditions", [])
-        return any(each["type"] == "Live" and each["status"] == "True" for each in conditions)
+    def trains(job: str, gpus: int) -> bool:
+        status = read(job)
+        has = status.get("allocation", {}).get("gpus")
+        return (status["phase"], has) == ("Running", gpus)
 
-    _until(there, is_live)
-    # Ada has 3 GPUs of 4, of which one was idle until bob submits a second job.
+    _until(there, lambda: trains(shrinks, 2))
+    # Ada has 3 of 4 GPUs, because one was idle until bob submits a second job.
     assert there.bob.submit(training("comes")).status == 0
-    comes = f"{there.bob.name}/comes"
-    _until(there, lambda: read(comes)["phase"] == "Running")
-    _until(there, lambda: read(lives)["live"].get("changes") == 1)
-    for job in (lives, mine):
+    _until(there, lambda: trains(comes, 1) and trains(shrinks, 1))
+    for job in (shrinks, f"{there.ada.name}/mine"):
         status = read(job)
         assert [status[each] for each in ("phase", "restarts", "failures")] == ["Running", 0, 0]
-    said = there.ada("why", "lives").stdout
+    _until(there, lambda: lost(journal.read_text().splitlines()) == [0])
+    said = there.ada("why", "shrinks").stdout
     assert "goes from 2 to 1 GPU on " in said
     assert f"given back to {there.bob.name}, which is owed 2 GPUs" in said
-    assert "QueueQuota" in there.ada("describe", "lives").stdout
-    [log] = (there.state / "jobs" / f"{there.ada.name}__lives").glob("*.log")
-    steps = re.findall(r"step (\d+) of (\d) ranks", log.read_text())
-    assert [int(step) for step, _ in steps] == [*range(1, len(steps) + 1)]
-    assert [ranks for ranks, _ in groupby(ranks for _, ranks in steps)] == ["2", "1"]
+    assert "QueueQuota" in there.ada("describe", "shrinks").stdout
 
 
 class Caller(asyncio.Transport):

@@ -97,10 +97,8 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     stage.wait_for_phase("new", "Completed")
     stage.wait(lambda: gpus(stage, "wide") == 4)
     assert set(workloads(stage)) == {"wide-0-1", "wide-1-2", "wide-2-4"}
-    condition = stage.condition("wide", "QuotaReserved")
-    assert condition["message"] == (
-        "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100, 2 borrowed)"
-    )
+    told = "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100, 2 borrowed)"
+    stage.wait(lambda: stage.condition("wide", "QuotaReserved")["message"] == told)
 
     stage.wait_for_phase("wide", "Completed")
     assert find_broken_laws(read_all(witness), Expected(iterations)) == []
@@ -199,10 +197,11 @@ def test_waiting_job_says_which_queue_it_waits_for(stage: Stage):
     stage.wait(lambda: gpus(stage, "first") == 2 and gpus(stage, "second") == 2)
     submit(stage, "third", B, gpus={"options": [1]})
     stage.wait(lambda: stage.condition("third", "Scheduled").get("reason") == "QueueQuota")
-    assert stage.status("third")["message"] == (
-        "waits: needs at least 1 GPU; Kueue has admitted none of 1 GPU in queue team-b yet: couldn't assign flavors to"
-        " pod set gpus: insufficient unused quota for nvidia.com/gpu in flavor a100"
+    told = (
+        "waits: Kueue has admitted none of 1 GPU in queue team-b yet: couldn't assign flavors to pod set gpus:"
+        " insufficient unused quota for nvidia.com/gpu in flavor a100"
     )
+    stage.wait(lambda: sentence(stage.job("third"), time.time()).startswith(told))
 
 
 def test_quota_that_is_not_used_is_given_back(stage: Stage):

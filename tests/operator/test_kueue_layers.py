@@ -48,7 +48,8 @@ def test_ceiling_is_the_sum_of_the_admitted_layers_up_to_a_gap():
         ({LOW: ADMITTED}, 2),
         ({LOW: ADMITTED, HIGH: ADMITTED}, 2),
         ({LOW: ADMITTED, MIDDLE: EVICTED, HIGH: ADMITTED}, 2),
-        ({LOW: ADMITTED, MIDDLE: replace(ADMITTED, flavor="h100")}, 2),
+        ({LOW: ADMITTED, MIDDLE: replace(ADMITTED, nodes=frozenset({("gpu", "h100")}))}, 2),
+        ({LOW: ADMITTED, MIDDLE: replace(ADMITTED, flavor="spot")}, 4),
         (ALL, 8),
     ]
     for requests, gpus in cases:
@@ -109,6 +110,26 @@ def test_layer_in_use_keeps_its_size_when_options_change():
     assert split(replace(demand, decided=0), ALL)[0] == Layer(0, 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "gpus", "ceiling"),
+    [((3,), 4, 3), ((6,), 8, 6), ((1,), 2, 1), ((1, 2), 4, 2), ((2, 4, 16), 8, 8)],
+)
+def test_edit_takes_no_quota_from_a_running_job(options, gpus, ceiling):
+    demand = replace(running(gpus, known=gpus), options=options)
+    found = find_ceiling(demand, ALL)
+    assert found is not None
+    assert found.gpus == ceiling
+    assert not any(layer.low < gpus for layer in find_due(demand, ALL))
+
+
+def test_job_that_has_moved_to_another_queue_starts_on_its_quota():
+    moved = replace(JOB, queue="other")
+    ceiling = find_ceiling(moved, ALL)
+    assert ceiling is not None
+    assert ceiling.gpus == 0
+    assert set(find_due(moved, ALL).values()) == {Wanted.GONE}
+
+
 def test_many_options_make_few_layers():
     layers = split(replace(JOB, options=range(1, 65)), {})
     assert len(layers) == MOST_LAYERS
@@ -141,13 +162,22 @@ def test_whole_layer_in_use_stays_when_the_job_can_change():
     assert (ceiling.gpus, split(rigid, ALL)) == (4, (LOW, MIDDLE))
 
 
-def test_running_job_goes_on_until_kueue_has_decided():
-    assert find_ceiling(running(4), {}) is None
-    assert find_ceiling(running(4), {LOW: PENDING}) is None
+@pytest.mark.parametrize(
+    ("requests", "gpus"),
+    [
+        ({}, 4),
+        ({LOW: PENDING}, 4),
+        ({LOW: ADMITTED}, 4),
+        ({LOW: ADMITTED, MIDDLE: replace(PENDING, is_judged=True)}, 2),
+        ({LOW: replace(PENDING, is_judged=True)}, 0),
+    ],
+)
+def test_running_job_keeps_its_gpus_until_kueue_has_decided(requests, gpus):
+    """As after the setting is new, or a person has deleted Workloads."""
+    ceiling = find_ceiling(running(4), requests)
+    assert ceiling is not None
+    assert ceiling.gpus == gpus
     assert find_due(running(4, known=0), {}) == {LOW: Wanted.ASKED}
-    refused = find_ceiling(running(4), {LOW: replace(PENDING, is_judged=True)})
-    assert refused is not None
-    assert refused.gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -240,7 +270,7 @@ class World:
         self.wishes = not self.wishes
 
     def stop_using(self) -> None:
-        reach = self.rng.choice([None, self.demand.decided or None])
+        reach = self.rng.choice([JOB.reach, self.demand.decided or JOB.reach])
         self.demand = replace(self.demand, reach=reach)
 
     def decide(self) -> None:
@@ -306,11 +336,11 @@ def test_quota_covers_the_use_and_evictions_end(seed):
         rng.choice(doings)()
         world.check()
     world.wishes = True
-    world.demand = replace(world.demand, reach=None)
+    world.demand = replace(world.demand, reach=JOB.reach)
     settle(world)
     assert not any(request.is_evicted for request in world.requests.values())
     layers = split(world.demand, world.requests)
-    top = count_admitted(layers, world.requests)
+    top = count_admitted(world.demand, layers, world.requests)
     assert world.reserved == top <= world.quota, "no quota is kept that it cannot use"
     higher = next((layer.high for layer in layers if layer.low == top), None)
     assert higher is None or higher > world.quota, "it gets all that there is"

@@ -18,7 +18,8 @@ from dljob.kube.names import Name
 from dljob.kube.resources import Resource
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.kueue.layers import Layer
-from dljob.operator.kueue.quotas import KueueSettings, Quotas, read_demand
+from dljob.operator.kueue.quotas import KueueSettings, Quotas, find_boost, read_demand
+from dljob.operator.kueue.workloads import BOOST, QUEUE_LABEL, priority_of
 from tests.control.scenes import cast as cast_job
 from tests.control.scenes import make_scene, run, running
 from tests.operator.manifests import make_manifest
@@ -27,6 +28,7 @@ from tests.servers.api import Json
 TEAM, JOB = "team", JobId("team/net")
 LOW, HIGH = Layer(0, 1), Layer(1, 2)
 IDLE_S = 60.0
+REFUSED = str(Rejected(403, {"message": "no such queue"}))
 
 
 class Server:
@@ -53,15 +55,24 @@ class Server:
             raise Rejected(403, {"message": self.refusal})
         return self.put(document)
 
+    async def get(self, _: Resource, name: str) -> Json:
+        return {"value": {"high": 1000}[name]}
+
     async def merge(
         self, _: Resource, name: str, *, changes: Json, namespace: str, sub: str
     ) -> Json:
-        assert (namespace, sub) == (TEAM, "status")
-        kinds = [each["type"] for each in changes["status"]["conditions"]]
-        self.asked.append(("merge", f"{name} {kinds[-1]}"))
+        assert namespace == TEAM
         known = self._mirrors.workloads.get(Name(namespace, name))
         assert known is not None
         assert changes["metadata"]["resourceVersion"] == known["metadata"]["resourceVersion"]
+        if not sub:
+            annotations = changes["metadata"]["annotations"]
+            self.asked.append(("boost", f"{name} {annotations[BOOST]}"))
+            return self.put(
+                {**known, "metadata": {**known["metadata"], "annotations": annotations}}
+            )
+        kinds = [each["type"] for each in changes["status"]["conditions"]]
+        self.asked.append(("merge", f"{name} {kinds[-1]}"))
         return self.put({**known, "status": {**known["status"], **changes["status"]}})
 
     async def delete(self, _: Resource, name: str, namespace: str, *, uid: str) -> None:
@@ -79,7 +90,7 @@ class Desk:
         self.mirrors = Mirrors()
         self.server = Server(self.mirrors)
         job = make_manifest("net")
-        labels = labels or {"kueue.x-k8s.io/queue-name": "q"}
+        labels = labels or {QUEUE_LABEL: "q"}
         job["metadata"] |= {
             "namespace": TEAM,
             "uid": "1-2",
@@ -92,15 +103,18 @@ class Desk:
             self.mirrors.nodes.show({"metadata": metadata, "spec": {}, "status": {}})
         flavor = {"metadata": {"name": "f", "resourceVersion": "3"}}
         self.mirrors.flavors.show({**flavor, "spec": {"nodeLabels": {"pool": "x"}}})
-        self.quotas = Quotas(
+        self.quotas = self.make_quotas()
+        self.supposed = 2
+        """The GPUs that the policy would give the job."""
+
+    def make_quotas(self, **settings: Any) -> Quotas:
+        return Quotas(
             cast(ApiServer, self.server),
             self.mirrors,
-            settings=KueueSettings(enabled=True, idle_seconds=IDLE_S),
+            settings=KueueSettings(enabled=True, idle_seconds=IDLE_S, **settings),
             limits=NamespaceLimits(max_priority={"*": 0}),
             clock=lambda: self.now,
         )
-        self.supposed: list[int] = []
-        """The GPUs that the next decisions would give the job."""
 
     def admit(self, *layers: Layer, evicted: bool = False) -> None:
         for low, high in layers:
@@ -122,10 +136,10 @@ class Desk:
         }
         there = (
             cast_job(
-                JOB, {"n0": held}, n0=running(run(2, *held)), phase=Phase.RUNNING, **usual, **job
+                JOB, {"n0": held}, n0=running(run(2, *held)), phase=Phase.RUNNING, **(usual | job)
             )
             if gpus
-            else cast_job(JOB, **usual, **job)
+            else cast_job(JOB, **(usual | job))
         )
         scene = make_scene(there)
         return replace(scene, ceilings=self.quotas.read(scene.entries))
@@ -134,12 +148,19 @@ class Desk:
         """One look at a scene; return the writes."""
         before = len(self.server.asked)
 
+        looks = 0
+
+        def see() -> Scene:
+            nonlocal looks
+            looks += 1
+            return scene
+
         async def look() -> None:
             self.quotas.note_change()
-            looking = asyncio.create_task(
-                self.quotas.run(lambda: scene, lambda _: {JOB: self.supposed.pop()})
-            )
-            await asyncio.sleep(0.15)
+            looking = asyncio.create_task(self.quotas.run(see, lambda _: {JOB: self.supposed}))
+            # The second look begins when the writes of the first are done.
+            while looks < 2:
+                await asyncio.sleep(0.01)
             looking.cancel()
 
         asyncio.run(look())
@@ -153,6 +174,17 @@ def test_layers_are_asked_for_one_after_the_other():
     desk.admit(LOW)
     assert desk.settle(desk.scene()) == [("create", "net-1-2")]
     assert desk.scene().ceilings[JOB].gpus == 1
+
+
+def test_steps_that_the_policy_would_not_use_are_not_asked_for():
+    desk = Desk()
+    desk.supposed = 1
+    desk.settle(desk.scene())
+    desk.admit(LOW)
+    assert desk.settle(desk.scene()) == []
+    desk.now += 1.0
+    desk.supposed = 2
+    assert desk.settle(desk.scene()) == [("create", "net-1-2")]
 
 
 def test_job_without_the_label_is_left_alone():
@@ -169,10 +201,20 @@ def test_priority_is_the_one_that_is_granted():
     assert workload["spec"]["priority"] == 0
 
 
+def test_label_of_a_priority_class_is_the_base_of_all_layers():
+    desk = Desk(**{QUEUE_LABEL: "q", "kueue.x-k8s.io/priority-class": "high"})
+    for layer in (LOW, HIGH):
+        desk.settle(desk.scene())
+        desk.admit(layer)
+    found = desk.mirrors.workloads.objects.values()
+    assert [each["spec"]["priority"] for each in found] == [1000, priority_of(1000, HIGH, 1)]
+
+
 def test_refused_request_is_repeated_with_a_pause(caplog):
     desk = Desk()
     desk.server.refusal = "no such queue"
     assert desk.settle(desk.scene()) == [("create", "net-0-1")]
+    assert desk.scene().ceilings[JOB].told.endswith("yet: " + REFUSED)
     assert desk.settle(desk.scene()) == []
     desk.now += 5.0
     desk.server.refusal = ""
@@ -221,12 +263,13 @@ def test_layers_of_a_finished_job_go_once():
 
 def test_unused_quota_is_given_back_and_asked_for_again():
     desk = admitted_desk()
+    desk.supposed = 1
     desk.settle(desk.scene(1))
     desk.now += IDLE_S + 1
     assert desk.settle(desk.scene(1)) == [], "a decision may count on it"
     assert desk.settle(desk.scene(1)) == [("delete", "net-1-2")]
     desk.now += IDLE_S + 1
-    desk.supposed = [2]
+    desk.supposed = 2
     # The watch shows the end of the former Workload at last.
     former = desk.mirrors.workloads.get(Name(TEAM, "net-1-2"))
     assert former is not None
@@ -251,6 +294,27 @@ def test_job_without_a_checkpoint_has_steps_once_it_changes_live(gpus, live, opt
     demand = read_demand(job.entry, queue="q")
     assert demand.options == options
     assert demand.is_whole == (live is not Trust.CONFIRMED)
+
+
+def test_work_that_a_stop_loses_is_published_in_powers_of_two():
+    desk = admitted_desk()
+    desk.settle(desk.scene(2))
+    unsaved: dict[str, Any] = {"checkpoint": Checkpoint(), "pace": 2.0, "live": Trust.CONFIRMED}
+
+    def boosts(most: int, **status: Any) -> int:
+        [entry] = (scene := desk.scene(2, **unsaved | status)).entries.values()
+        return find_boost(entry, scene, most=most)
+
+    assert boosts(100, iteration=30) == 8
+    assert boosts(10, iteration=3000) == 8
+    assert boosts(0, iteration=3000) == 0
+    assert boosts(100, iteration=30, checkpoint=Checkpoint(trusted=True)) == 0
+    assert boosts(100, iteration=30, pace=0.0) == 0
+    desk.quotas = desk.make_quotas(most_boost=100)
+    assert desk.settle(desk.scene(2, iteration=30, **unsaved)) == [("boost", "net-0-1 8")]
+    assert desk.settle(desk.scene(2, iteration=31, **unsaved)) == []
+    desk.quotas = desk.make_quotas()
+    assert desk.settle(desk.scene(2, iteration=31, **unsaved)) == [("boost", "net-0-1 0")]
 
 
 def test_flavor_binds_the_nodes_of_a_job():

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dljob.core.model import GpuDemand, JobId
-from dljob.kube.names import JOB_LABEL, Name
+from dljob.kube.names import JOB_LABEL, LAYER_LABEL, Name
 from dljob.operator.kueue.layers import Layer, Request, Wanted
 from dljob.operator.kueue.lending import find_borrowed
 from dljob.operator.kueue.workloads import (
     changed_status,
-    is_of,
-    layer_of,
+    find_layer,
     make_workload,
     priority_of,
     read_request,
@@ -38,6 +39,9 @@ def make(layer: Layer = LOW, *, types: tuple[str, ...] = (), **pod: Any) -> dict
     return make_workload(job, layer, queue="q", priority=3, demand=demand, node_labels=labels)
 
 
+OWNER = {"metadata": {"name": "net", "uid": "1-2"}}
+
+
 def admitted(**conditions: tuple[str, str, str]) -> dict[str, Any]:
     """A Workload of Kueue 0.17 with quota; the conditions are status, reason and message by type."""
     usual = {
@@ -60,7 +64,7 @@ def admitted(**conditions: tuple[str, str, str]) -> dict[str, Any]:
 
 
 def read(workload: Json, queues: Mapping[Name, Json] | None = None) -> Request:
-    return read_request(workload, queues or {})
+    return read_request(workload, queues or {}, {})
 
 
 def cluster_queue(*, own: int, has: int, borrowed: int = 0) -> Json:
@@ -81,14 +85,31 @@ def test_workload_asks_for_gpus_alone_and_belongs_to_its_job():
     assert (made["apiVersion"], made["kind"]) == ("kueue.x-k8s.io/v1beta2", "Workload")
     assert made["metadata"]["name"] == "net-0-2"
     assert made["metadata"]["labels"][JOB_LABEL] == "net"
-    assert layer_of(made) == LOW
-    assert is_of(made, {"metadata": {"uid": "1-2"}})
-    assert not is_of(made, {"metadata": {"uid": "1-3"}})
+    assert find_layer(made, OWNER) == LOW
+    assert find_layer(made, {"metadata": {**OWNER["metadata"], "uid": "1-3"}}) is None
     (pods,) = made["spec"]["podSets"]
     (container,) = pods["template"]["spec"]["containers"]
     assert pods["count"] == 2
     # A ClusterQueue may cover GPUs alone, and a LimitRange may have defaults for the rest.
     assert container["resources"]["requests"] == {"nvidia.com/gpu": "1", "cpu": "0", "memory": "0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "forged"),
+    [
+        (("metadata", "labels"), {}),
+        (("metadata", "labels"), {LAYER_LABEL: "abc"}),
+        (("metadata", "labels"), {LAYER_LABEL: "2-2"}),
+        (("metadata", "labels"), {LAYER_LABEL: "0-8"}),
+        (("metadata", "name"), "net-0-8"),
+        (("spec", "podSets"), [{"count": 1}]),
+        (("spec", "podSets"), []),
+    ],
+)
+def test_forged_workload_is_no_layer(path, forged):
+    made = make()
+    made[path[0]] |= {path[1]: forged}
+    assert find_layer(made, OWNER) is None
 
 
 def test_workload_names_the_nodes_that_the_job_accepts():
@@ -107,6 +128,8 @@ def test_workload_names_the_nodes_that_the_job_accepts():
     step = make(HIGH, nodeSelector={"disk": "fast"})["spec"]["podSets"][0]["template"]["spec"]
     assert step["nodeSelector"] == {"disk": "fast", "pool": "x"}
     assert "affinity" not in step
+    empty = make(nodeSelector=None, tolerations=None)["spec"]["podSets"][0]["template"]["spec"]
+    assert (empty["nodeSelector"], empty["tolerations"]) == ({}, [])
 
 
 def test_steps_are_below_every_minimum_and_the_highest_goes_first():
@@ -117,6 +140,21 @@ def test_steps_are_below_every_minimum_and_the_highest_goes_first():
         assert priority_of(one, HIGH, 1) < priority_of(other, HIGH, 7) < least
     assert priority_of(0, HIGH, 2) < priority_of(0, HIGH, 1)
     assert priority_of(min(priorities), HIGH, 7) > -(2**31)
+
+
+def test_lowest_layer_names_its_priority_class():
+    def spec(layer: Layer) -> dict[str, Any]:
+        job = {"metadata": {"name": "net", "namespace": "team-a", "uid": "1-2"}}
+        job["spec"] = copy.deepcopy(make_manifest("net")["spec"])
+        demand = GpuDemand(options=(2, 4), requested=4)
+        wanted: Any = {"queue": "q", "priority": 9, "demand": demand, "node_labels": {}}
+        made: dict[str, Any] = make_workload(job, layer, **wanted, priority_class="high")["spec"]
+        return made
+
+    kind = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
+    assert spec(LOW)["priorityClassRef"] == kind
+    # Kueue shows the class beside the priority, which is another one here.
+    assert "priorityClassRef" not in spec(HIGH)
 
 
 def test_request_is_read():
@@ -177,7 +215,7 @@ def test_lowest_and_latest_layers_have_the_borrowed_gpus():
     assert borrowed(1) == {"b": 1}
     assert borrowed(3) == {"b": 2, "a": 1}
     assert borrowed(5) == {"b": 3, "a": 2}
-    assert find_borrowed(requests, {}) == {}
+    assert not any(find_borrowed(requests, {}).values())
 
 
 def test_clearing_queues_a_preempted_workload_again():

@@ -37,7 +37,11 @@ def schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:
     """
     if not any(snapshot.limits.shares.values()):
         return _schedule(snapshot, policy, enough=enough)
-    return sharing.share_out(snapshot, lambda each: _schedule(each, policy))
+
+    def decide(each: Snapshot, enough: int = 0) -> Plan:
+        return _schedule(each, policy, enough=enough)
+
+    return sharing.share_out(snapshot, decide, enough=enough)
 
 
 def _schedule(snapshot: Snapshot, policy: Policy, *, enough: int = 0) -> Plan:

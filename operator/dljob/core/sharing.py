@@ -11,11 +11,11 @@ decides within a share, and the jobs that started last give GPUs back first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from dljob.core import keeping
 from dljob.core.model import Ceiling, GpuRef, JobId, JobState, NodeName, Snapshot
@@ -160,24 +160,72 @@ def _gpus_after(snapshot: Snapshot, plan: Plan | None) -> dict[JobId, int]:
 # --- giving it back -----------------------------------------------------------------------
 
 
-def share_out(snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
+class Decide(Protocol):
+    """Asks the policy about a snapshot; ``enough`` newcomers suffice, 0: all."""
+
+    def __call__(self, snapshot: Snapshot, /, enough: int = 0) -> Plan: ...
+
+
+def share_out(snapshot: Snapshot, decide: Decide, *, enough: int = 0) -> Plan:
     """Return the plan of a policy under which no user lacks GPUs that it is owed while another has more than it is owed."""
-    owed = find_owed(snapshot)
-    first = plan = decide(snapshot)
-    wished: dict[str, Mapping[JobId, int]] = {}
-    """The GPUs that the policy gives jobs within the share of their user, by user."""
+    owed, total = find_owed(snapshot), snapshot.cluster.total
+    best = plan = decide(snapshot, enough)
+    if enough and _find_over(count_gpus(snapshot, plan), owed):
+        best = plan = decide(snapshot)
+    bounded, wished = snapshot, dict[str, Mapping[JobId, int]]()
     while over := _find_over(count_gpus(snapshot, plan), owed) - wished.keys():
-        for user in over:
-            alone = _show_alone(snapshot, user, gpus=owed[user])
-            wished[user] = _gpus_after(alone, decide(alone))
-        plan = decide(_bound(snapshot, wished, most=owed))
+        wished |= _ask_alone(snapshot, over, most=owed, decide=decide)
+        bounded = _bound(snapshot, wished, most=owed)
+        plan = decide(bounded)
     if wished:
-        plan = _try(snapshot, wished, first=first, owed=owed, decide=decide)
-    now, wake_at = snapshot.now, plan.wake_at
-    if len(owed) > 1 and sum(owed.values()) >= snapshot.cluster.total:
+        met, lost = _count_met(count_gpus(snapshot, best), owed), _find_lost(snapshot, best)
+        has = count_gpus(snapshot, plan)
+        if _count_met(has, owed) <= met and plan.steps:
+            # A policy that takes no GPUs of running jobs gives these to others in its next decision.
+            then = settle(bounded, plan.steps)
+            has = count_gpus(then, decide(then))
+        if _count_met(has, owed) > met and _find_lost(snapshot, plan) <= lost:
+            best = plan
+        idle = total - has.total()
+        if best is plan and idle > 0:
+            # The policy does not use all that is given back: lend it again.
+            more = {user: gpus + idle for user, gpus in owed.items()}
+            wished = _ask_alone(snapshot, wished, most=more, decide=decide)
+            plan = decide(_bound(snapshot, wished, most=more))
+            is_met = _count_met(count_gpus(snapshot, plan), owed) >= _count_met(has, owed)
+            if is_met and _find_lost(snapshot, plan) <= lost:
+                best = plan
+    now, wake_at = snapshot.now, best.wake_at
+    if len(owed) > 1 and sum(owed.values()) >= total:
         wake_at = min(now + TURN_S, inf if wake_at is None else wake_at)
-    use = Use(now, snapshot.use.at(now), count_gpus(snapshot, plan))
-    return replace(plan, wake_at=wake_at, use=use)
+    use = Use(now, snapshot.use.at(now), count_gpus(snapshot, best))
+    return replace(best, wake_at=wake_at, use=use)
+
+
+def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:
+    """Return the users with more than they are owed, if another has less."""
+    is_due = any(has[user] < gpus for user, gpus in owed.items())
+    return {user for user, gpus in owed.items() if has[user] > gpus} if is_due else set()
+
+
+def _count_met(has: Mapping[str, int], owed: Mapping[str, int]) -> int:
+    """Return how many of the owed GPUs the users have."""
+    return sum(min(has[user], gpus) for user, gpus in owed.items())
+
+
+def _ask_alone(
+    snapshot: Snapshot,
+    users: Iterable[str],
+    *,
+    most: Mapping[str, int],
+    decide: Decide,
+) -> dict[str, Mapping[JobId, int]]:
+    """Return the GPUs that the policy would give the jobs of each of these users, if its share were all there is."""
+    wished: dict[str, Mapping[JobId, int]] = {}
+    for user in users:
+        alone = _show_alone(snapshot, user, gpus=most[user])
+        wished[user] = _gpus_after(alone, decide(alone))
+    return wished
 
 
 def _show_alone(snapshot: Snapshot, user: str, *, gpus: int) -> Snapshot:
@@ -196,45 +244,6 @@ def _show_alone(snapshot: Snapshot, user: str, *, gpus: int) -> Snapshot:
         running=running,
         pending=Queue.of(s for s in snapshot.pending if namespace_of(s.id) == user),
     )
-
-
-def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:
-    """Return the users with more than they are owed, if another has less."""
-    is_due = any(has[user] < gpus for user, gpus in owed.items())
-    return {user for user, gpus in owed.items() if has[user] > gpus} if is_due else set()
-
-
-def _try(
-    snapshot: Snapshot,
-    wished: Mapping[str, Mapping[JobId, int]],
-    *,
-    first: Plan,
-    owed: Mapping[str, int],
-    decide: Callable[[Snapshot], Plan],
-) -> Plan:
-    """Bound the jobs of these users, if the policy gives what they give back to users that are owed it."""
-    total = snapshot.cluster.total
-
-    def weigh(has: Counter[str]) -> tuple[int, int]:
-        return sum(min(has[user], gpus) for user, gpus in owed.items()), has.total()
-
-    best, known = first, weigh(count_gpus(snapshot, first))
-    lost = _find_lost(snapshot, first)
-    most = owed
-    for _ in range(2):
-        bounded = _bound(snapshot, wished, most=most)
-        plan = decide(bounded)
-        found = weigh(count_gpus(snapshot, plan))
-        if found[0] <= known[0] and plan.steps:
-            # A policy that takes no GPUs of running jobs gives these to others in its next decision.
-            then = settle(bounded, plan.steps)
-            found = weigh(count_gpus(then, decide(then)))
-        if found <= known or _find_lost(snapshot, plan) - lost:
-            break
-        best, known = plan, found
-        # The policy does not use all that is given back: lend it again.
-        most = {user: gpus + total - found[1] for user, gpus in owed.items()}
-    return best
 
 
 def _find_lost(snapshot: Snapshot, plan: Plan) -> set[JobId]:

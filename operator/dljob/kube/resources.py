@@ -46,6 +46,9 @@ CONFIGMAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 WORKLOADS: Final = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 FLAVORS: Final = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 CLUSTER_QUEUES: Final = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue")
+PRIORITY_CLASSES: Final = Resource(
+    "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass"
+)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 DEVICES: Final = "resource.k8s.io"
 """The group of Dynamic Resource Allocation, whose version depends on the version of Kubernetes."""

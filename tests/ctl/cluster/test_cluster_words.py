@@ -356,6 +356,14 @@ ALLOCATION = {
             ),
             "waits: the queue is stopped",
         ),
+        (
+            job(
+                phase="Queued",
+                message="waits: bob is owed 4 GPUs",
+                conditions=[{"type": "Scheduled", "status": "False", "reason": "QueueQuota"}],
+            ),
+            "waits: bob is owed 4 GPUs",
+        ),
     ],
 )
 def test_a_status_is_put_into_the_present(document, told):

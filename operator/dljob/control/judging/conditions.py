@@ -48,10 +48,16 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
     )
 
 
-def tell_of_quota(status: Status, ceiling: Ceiling, *, now: float) -> Status:
-    """Set the condition when the quota of the job's queue changes."""
+_NO_QUEUE = Ceiling(
+    0, "NotQueued", "the job asks Kueue for no quota: it is suspended, or in no queue"
+)
+
+
+def tell_of_quota(status: Status, ceiling: Ceiling | None, *, now: float) -> Status:
+    """Set the condition when the quota of the job's queue changes; ``None``: it has no queue any more."""
     if status.is_final:
         return status
+    ceiling = ceiling or _NO_QUEUE
     condition = Condition(
         ConditionType.QUOTA_RESERVED,
         status=ceiling.gpus > 0,

@@ -163,7 +163,7 @@ def _judge_one(
     scene: Scene, entry: Entry, *, rules: Rules, learnt: Learnt, starting: UnchangedPods
 ) -> Verdict | None:
     told, ceiling = entry.status, scene.ceilings.get(entry.job.id)
-    if ceiling is not None:
+    if ceiling is not None or told.condition(ConditionType.QUOTA_RESERVED) is not None:
         told = tell_of_quota(told, ceiling, now=scene.now)
     if told is entry.status:
         if _is_at_rest(entry, learnt.forecast):

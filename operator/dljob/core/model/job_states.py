@@ -15,10 +15,10 @@ class Ceiling:
     """The GPUs that a job may have by the quota of its queue, which another program keeps."""
 
     gpus: int
-    reason: str = ""
-    """CamelCase, for programs."""
-    told: str = ""
-    """A sentence without its first capital, for people."""
+    reason: str = field(default="", compare=False)
+    """CamelCase, for programs; no news for a decision."""
+    told: str = field(default="", compare=False)
+    """A sentence without its first capital, for people; likewise."""
     is_whole: bool = False
     """The job is to have all of these GPUs, because it cannot change their number later."""
 

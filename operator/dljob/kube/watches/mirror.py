@@ -72,6 +72,11 @@ def _written_by_users(job: Json) -> tuple[Json, list[str]]:
     )
 
 
+def reserved_in(queue: Json) -> list[Json]:
+    """Return the quota that is in use in a ClusterQueue, by flavor."""
+    return (queue.get("status") or {}).get("flavorsReservation") or []
+
+
 def version_of(document: Json) -> int:
     return int(document["metadata"]["resourceVersion"])
 
@@ -259,7 +264,9 @@ class Mirrors:
         """The Workloads of Kueue that belong to jobs; empty unless jobs are in its queues."""
         self.flavors: Mirror[Json] = Mirror(self._changed)
         """The ResourceFlavors of Kueue, likewise."""
-        self.cluster_queues: Mirror[Json] = Mirror(self._changed, is_news=lambda *_: False)
+        self.cluster_queues: Mirror[Json] = Mirror(
+            self._changed, is_news=lambda known, shown: reserved_in(known) != reserved_in(shown)
+        )
         """The ClusterQueues of Kueue, likewise, for sentences alone."""
         self.others = OtherObjects()
         """The other users of the nodes."""

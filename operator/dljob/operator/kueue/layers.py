@@ -2,10 +2,12 @@
 The layers of a job's GPUs, its ceiling by those that Kueue has admitted, and the state that each Workload shall have.
 
 A layer is a number of GPUs on top of the layers below it. Kueue evicts whole Workloads, the lowest priority first, and
-admits any that fits. So a layer is asked for only when all layers below it are admitted, and one above a gap is given
-back. Kueue changes no size of an admitted Workload, so a layer in use keeps its size when the options of the job change.
+admits any that fits. So a layer is asked for only when all layers below it are admitted and the job would use it, and one
+above a gap is given back. Kueue changes no size of an admitted Workload, so a layer in use keeps its size when the options
+of the job change.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -43,9 +45,13 @@ class Request:
     """The ClusterQueue that its quota is of."""
     flavor: str = ""
     """The ResourceFlavor that its quota is of."""
+    nodes: frozenset[tuple[str, str]] = frozenset()
+    """The labels of the nodes of this flavor."""
     reserved_at: str = ""
     """Since when it has quota, or has none."""
     priority: int = 0
+    boost: int = 0
+    """Kueue adds this to its priority."""
     told: str = ""
     """Why it was evicted or waits, for people."""
 
@@ -59,8 +65,8 @@ class Demand:
     options: Sequence[int] = ()
     is_whole: bool = False
     """The job cannot change its number of GPUs, and has one option."""
-    reach: int | None = None
-    """Layers that begin here or higher are not used and not asked for; ``None``: all are."""
+    reach: int = sys.maxsize
+    """Layers that begin here or higher are not used and not asked for."""
     decided: int = 0
     """The GPUs that are decided for it."""
     used: int = 0
@@ -68,6 +74,8 @@ class Demand:
     known: int = 0
     """The ceiling in the latest decisions about the job."""
     trains: bool = False
+    boost: int = 0
+    """The seconds of training that an eviction of its lowest layer would lose, as far as they are published."""
 
 
 class Wanted(Enum):
@@ -77,6 +85,8 @@ class Wanted(Enum):
     """It exists."""
     READY = "ready"
     """Kueue knows that the job trains; it evicts Workloads that never do, where it waits for their pods."""
+    BOOSTED = "boosted"
+    """Kueue knows how much work its eviction would lose."""
     CLEARED = "cleared"
     """It has no quota, and is queued again."""
     GONE = "gone"
@@ -94,11 +104,12 @@ def split(demand: Demand, requests: Mapping[Layer, Request]) -> tuple[Layer, ...
         options = [options[round(place * step)] for place in range(MOST_LAYERS)]
     layers: list[Layer] = []
     low, end = 0, options[-1]
-    while low < end and (demand.reach is None or low < demand.reach):
+    while low < min(end, max(demand.reach, demand.decided)):
+        # One in use may reach above the options since an edit.
         in_use = (
             layer.high
             for layer, request in requests.items()
-            if layer.low == low < demand.decided and layer.high <= end and request.is_admitted
+            if layer.low == low < demand.decided and request.is_admitted
         )
         high = max(in_use, default=0) or next(n for n in options if n > low)
         layers.append(Layer(low, high))
@@ -106,17 +117,24 @@ def split(demand: Demand, requests: Mapping[Layer, Request]) -> tuple[Layer, ...
     return tuple(layers)
 
 
-def count_admitted(layers: Sequence[Layer], requests: Mapping[Layer, Request]) -> int:
-    """Return the GPUs of the admitted layers up to the first that is not, or is of another flavor."""
-    top, flavor = 0, ""
+def count_admitted(
+    demand: Demand, layers: Sequence[Layer], requests: Mapping[Layer, Request]
+) -> int:
+    """Return the GPUs of the admitted layers up to the first that is not, or is for other nodes or an earlier queue."""
+    top, nodes = 0, None
     for layer in layers:
         request = requests.get(layer)
         if request is None or not request.is_admitted or request.is_evicted:
             break
-        if flavor not in ("", request.flavor):
+        if nodes not in (None, request.nodes) or _is_misplaced(demand, layer, request):
             break
-        top, flavor = layer.high, request.flavor
+        top, nodes = layer.high, request.nodes
     return top
+
+
+def _is_misplaced(demand: Demand, layer: Layer, request: Request) -> bool:
+    # Kueue lets no one move a Workload with quota to another queue.
+    return request.queue != demand.queue and demand.decided <= layer.low
 
 
 def find_ceiling(
@@ -124,16 +142,21 @@ def find_ceiling(
 ) -> Ceiling | None:
     """Return the quota of a job, of which these GPUs are borrowed; ``None`` if none holds for it."""
     layers = split(demand, requests)
-    if not layers or (demand.decided and not any(each.is_judged for each in requests.values())):
-        # Kueue does not know this running job yet, because the setting is new.
+    if not layers:
         return None
-    top = count_admitted(layers, requests)
     end, queue = demand.options[-1], demand.queue
+    top = min(end, count_admitted(demand, layers, requests))
     evicted = [each for each in layers if _is_taken(requests.get(each))]
     if evicted:
         names = " and ".join(f"{each.low}-{each.high}" for each in evicted)
         told = f"Kueue takes layer{'s' if len(evicted) > 1 else ''} {names} {requests[evicted[0]].told},"
         reason, told = "Evicted", f"{told} and leaves {count_gpus(top)} in queue {queue}"
+    elif top < demand.decided and _is_open(layers, requests, top):
+        top = min(end, demand.decided)
+        reason, told = (
+            "Pending",
+            f"Kueue has not decided about {count_gpus(top)} in queue {queue} yet",
+        )
     elif top:
         flavor = requests[layers[0]].flavor
         told = f"Kueue admits {top} of {count_gpus(end)} in queue {queue} (flavor {flavor},"
@@ -143,6 +166,12 @@ def find_ceiling(
         told = f"Kueue has admitted none of {count_gpus(end)} in queue {queue} yet"
         reason, told = "Pending", f"{told}: {waits}" if waits else told
     return Ceiling(top, reason, told, is_whole=demand.is_whole)
+
+
+def _is_open(layers: Sequence[Layer], requests: Mapping[Layer, Request], top: int) -> bool:
+    """Return whether Kueue has still to decide about the layer above: the setting is new, or a Workload is lost."""
+    request = next((requests.get(each) for each in layers if each.low == top), None)
+    return request is None or not request.is_judged
 
 
 def _is_taken(request: Request | None) -> bool:
@@ -156,16 +185,14 @@ def find_due(demand: Demand, requests: Mapping[Layer, Request]) -> dict[Layer, W
     Quota is given back only when no decision counts on it and the release of its GPUs is proven.
     """
     layers = split(demand, requests)
-    top = count_admitted(layers, requests)
+    top = count_admitted(demand, layers, requests)
     free_from = max(demand.used, demand.known)
     due: dict[Layer, Wanted] = {}
     for layer, request in requests.items():
         is_over = layer not in layers
         # The layers that are left have to cover what may be used.
         is_free = free_from <= layer.low or (is_over and free_from <= top)
-        # Kueue lets no one move a Workload with quota to another queue.
-        is_misplaced = request.queue != demand.queue and demand.used <= layer.low
-        if is_over or layer.low > top or is_misplaced:
+        if is_over or layer.low > top or _is_misplaced(demand, layer, request):
             if is_free:
                 due[layer] = Wanted.GONE
         elif _is_taken(request):
@@ -173,5 +200,7 @@ def find_due(demand: Demand, requests: Mapping[Layer, Request]) -> dict[Layer, W
                 due[layer] = Wanted.CLEARED
         elif request.is_admitted and demand.trains and not request.is_ready:
             due[layer] = Wanted.READY
+        elif request.is_admitted and not layer.low and demand.boost != request.boost:
+            due[layer] = Wanted.BOOSTED
     asked = next((layer for layer in layers if layer.low == top and layer not in requests), None)
     return due if asked is None else {**due, asked: Wanted.ASKED}

@@ -1,5 +1,5 @@
 """
-Whose quota the GPUs of jobs are, their own team's or borrowed, as the ClusterQueues of Kueue show it.
+How many GPUs of jobs are borrowed, and how many a team is owed, as the ClusterQueues of Kueue show it.
 
 Kueue counts the GPUs that a ClusterQueue has borrowed, but not which Workloads have them. It takes the lowest priority back
 first, and of equal ones the latest, so those have the borrowed GPUs here.
@@ -12,6 +12,7 @@ from dljob.core.model import JobId
 from dljob.core.placement.amounts import WHOLE, read_amount
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
+from dljob.kube.watches.mirror import reserved_in
 from dljob.operator.kueue.layers import Layer, Request
 from dljob.operator.nodes.placeholders import RESOURCE
 
@@ -27,9 +28,7 @@ def find_borrowed(
                 reserved[request.cluster_queue, request.flavor].append((request, layer, job))
     borrowed: Counter[JobId] = Counter()
     for (queue, flavor), there in reserved.items():
-        left = _count(_reservations(queues.get(Name("", queue))), flavor, "borrowed")
-        if not left:
-            continue
+        left = _count(reserved_in(queues.get(Name("", queue), {})), flavor, "borrowed")
         there.sort(key=lambda each: each[0].reserved_at, reverse=True)
         for _, layer, job in sorted(there, key=lambda each: each[0].priority):
             gpus = min(left, layer.high - layer.low)
@@ -38,16 +37,11 @@ def find_borrowed(
     return borrowed
 
 
-def find_owed(queue: Json | None, flavor: str) -> int:
+def find_owed(queue: Json, flavor: str) -> int:
     """Return how many GPUs of its own quota a ClusterQueue does not have."""
-    groups = queue["spec"].get("resourceGroups") or () if queue is not None else ()
+    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
     own = sum(_count(group["flavors"], flavor, "nominalQuota") for group in groups)
-    return max(0, own - _count(_reservations(queue), flavor, "total"))
-
-
-def _reservations(queue: Json | None) -> Iterable[Json]:
-    status = (queue or {}).get("status") or {}
-    return status.get("flavorsReservation") or ()
+    return max(0, own - _count(reserved_in(queue), flavor, "total"))
 
 
 def _count(flavors: Iterable[Json], flavor: str, what: str) -> int:

@@ -7,13 +7,14 @@ cycle, which has the decision and the GPUs that are still held, so they are a ta
 
 import asyncio
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from dljob.control.judging.checkpoints import is_declared
+from dljob.control.judging.checkpoints import is_declared, unsaved_from
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Trust
@@ -25,7 +26,7 @@ from dljob.kube import names
 from dljob.kube.client import ApiServer, Conflict, NotFound, Rejected, Unreachable
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import WORKLOADS
+from dljob.kube.resources import PRIORITY_CLASSES, WORKLOADS
 from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.jobs.entries import job_id, name_of
 from dljob.operator.kueue import workloads
@@ -39,7 +40,7 @@ from dljob.operator.kueue.layers import (
     split,
 )
 from dljob.operator.kueue.lending import find_borrowed
-from dljob.operator.kueue.workloads import QUEUE_LABEL
+from dljob.operator.kueue.workloads import BOOST, CLASS_LABEL, QUEUE_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ LOOK_S: Final = 0.1
 MOST_REST: Final = 4.0
 """The pause after a look at all jobs, as a multiple of the time that the look took."""
 MOST_AT_ONCE: Final = 16
+SUPPOSE_S: Final = 0.5
+"""The least time between two suppositions."""
+SUPPOSE_REST: Final = 20.0
+"""The time between two as a multiple of the time that one takes, which is that of a decision; the loop waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +61,20 @@ class KueueSettings:
     enabled: bool = False
     """True if the label kueue.x-k8s.io/queue-name puts a job into a queue of Kueue, whose quota then bounds its GPUs."""
     idle_seconds: float = 300.0
-    """After how long without use a job gives quota back; as often it asks whether it would use more."""
+    """After how long without use a job gives quota back."""
+    most_boost: int = 0
+    """The most that the seconds of training that a job would lose add to its priority in Kueue (annotation
+    kueue.x-k8s.io/priority-boost of its lowest layer); 0: nothing."""
 
 
 @dataclass(slots=True)
 class _Use:
-    """The use of a job's quota."""
+    """The GPUs that a job would use."""
 
-    decided: int
+    reach: int
+    """The job asks Kueue for these."""
     since: float
-    reach: int | None = None
+    """When it would have used them last."""
 
 
 class _Due(NamedTuple):
@@ -81,12 +90,13 @@ class _Due(NamedTuple):
     """The priority that the job may have."""
     place: int
     """The number of the layer from the lowest."""
+    boost: int
 
 
-def read_demand(entry: Entry, *, queue: str, reach: int | None = None) -> Demand:
+def read_demand(entry: Entry, *, queue: str, reach: int = sys.maxsize) -> Demand:
     """Read the demand of a job before a decision; an empty ``queue`` is none."""
     job, status, options = entry.job, entry.status, entry.job.gpus.options
-    decided = status.placement.gpus if status.placement is not None else 0
+    decided = _decided(entry)
     # Without a checkpoint a job keeps the GPUs that it starts with, until a trial has shown that it changes live.
     is_whole = not is_declared(job.checkpoint) and status.live is not Trust.CONFIRMED
     if is_whole:
@@ -120,6 +130,18 @@ def iter_demands(scene: Scene, demands: Mapping[JobId, Demand]) -> Iterator[tupl
         )
 
 
+def find_boost(entry: Entry, scene: Scene, *, most: int) -> int:
+    """Return the seconds of training that a stop of a job would lose, as a power of two, so that it changes rarely."""
+    job, status = entry.job, entry.status
+    since = unsaved_from(job, status, now=scene.now, mechanism=scene.mechanism)
+    if job.checkpoint.ends_with_pod:
+        since = 0.0
+    if since is None or not status.pace:
+        return 0
+    seconds = min(most, int((status.iteration - since) / status.pace))
+    return 1 << seconds.bit_length() >> 1
+
+
 class Quotas:
     """One for the life of a leader; :meth:`run` is its own task."""
 
@@ -141,7 +163,8 @@ class Quotas:
         """The Workloads of each job."""
         self._read: dict[Name, tuple[Json, Request]] = {}
         self._uses: dict[JobId, _Use] = {}
-        self._supposed_at = clock()
+        self._supposed: Scene | None = None
+        self._suppose_at = clock()
         self._is_new = True
         self._deleted: set[str] = set()
         """The uids of Workloads whose end the watch has not shown yet."""
@@ -169,11 +192,15 @@ class Quotas:
             demand = self._demand(entry)
             if demand.queue:
                 ceiling = find_ceiling(demand, requests.get(job, {}), borrowed=borrowed.get(job, 0))
+                if ceiling is not None and job not in self._found:
+                    why = self._refused.why((job, split(demand, {})[0]))
+                    ceiling = replace(ceiling, told=f"{ceiling.told}: {why}") if why else ceiling
                 if ceiling is not None:
                     ceilings[job] = ceiling
-        if not self._counted or self._counted[-1] != ceilings:
-            self._counted.append(ceilings)
-        return self._counted[-1]
+        if self._counted and self._counted[-1] == ceilings:
+            self._counted.pop()  # Only words have changed.
+        self._counted.append(ceilings)
+        return ceilings
 
     def narrow(
         self, needs: Mapping[JobId, Needs], ceilings: Mapping[JobId, Ceiling]
@@ -183,7 +210,7 @@ class Quotas:
         narrowed = {}
         for job, ceiling in ceilings.items():
             flavor = self._flavor_of(job) if ceiling.gpus else ""
-            labels = self._node_labels(flavor)
+            labels = workloads.node_labels(self._mirrors.flavors.objects, flavor)
             if not labels:
                 continue
             if flavor not in nodes:
@@ -212,11 +239,6 @@ class Quotas:
             if labels.items() <= has.items():
                 yield NodeName(name.name)
 
-    def _node_labels(self, flavor: str) -> Mapping[str, str]:
-        document = self._mirrors.flavors.get(Name("", flavor))
-        labels: Mapping[str, str] = ((document or {}).get("spec") or {}).get("nodeLabels") or {}
-        return labels
-
     def _flavor_of(self, job: JobId) -> str:
         """Return the flavor of a job's lowest layer."""
         found = self._found.get(job, {})
@@ -230,21 +252,24 @@ class Quotas:
             owner = Name(name.namespace, metadata["labels"][names.JOB_LABEL])
             job = self._mirrors.jobs.get(owner)
             is_here = metadata["uid"] not in self._deleted and "deletionTimestamp" not in metadata
-            if job is None or not is_here or not workloads.is_of(document, job):
+            layer = workloads.find_layer(document, job) if job is not None and is_here else None
+            if layer is None:
                 continue  # The garbage collector deletes the Workloads of a job that is gone.
             known = self._read.get(name)
             if known is None or known[0] is not document:
-                queues = self._mirrors.cluster_queues.objects
-                known = document, workloads.read_request(document, queues)
+                request = workloads.read_request(
+                    document, self._mirrors.cluster_queues.objects, self._mirrors.flavors.objects
+                )
+                known = document, request
             read[name] = known
-            found.setdefault(job_id(owner), {})[workloads.layer_of(document)] = known
+            found.setdefault(job_id(owner), {})[layer] = known
         self._found, self._read = found, read
 
     def _demand(self, entry: Entry) -> Demand:
         document, use = self._mirrors.jobs.get(name_of(entry.job.id)), self._uses.get(entry.job.id)
         # Read here, because a change of a label makes no new generation of the job.
         labels = ((document or {}).get("metadata") or {}).get("labels") or {}
-        reach = use.reach if use is not None else None
+        reach = use.reach if use is not None else 1
         return read_demand(entry, queue=labels.get(QUEUE_LABEL, ""), reach=reach)
 
     # --- for Kueue
@@ -283,9 +308,10 @@ class Quotas:
         limits, now = self._limits.granting(scene.priorities), self._clock()
         counted = self._count_on(scene)
         for job, decided in iter_demands(scene, meant):
-            demand = replace(decided, known=max(decided.known, counted[job]))
             entry, found = scene.entries[job], self._found.get(job, {})
             requests = {layer: request for layer, (_, request) in found.items()}
+            boost = find_boost(entry, scene, most=self._settings.most_boost)
+            demand = replace(decided, known=max(decided.known, counted[job]), boost=boost)
             layers, allowed = split(demand, requests), limits.priority_of(namespace_of(job))
             for layer, wanted in find_due(demand, requests).items():
                 if self._refused.may_try((job, layer), now):
@@ -294,7 +320,9 @@ class Quotas:
                     priority = (
                         entry.job.priority if allowed is None else min(entry.job.priority, allowed)
                     )
-                    yield _Due(entry.job, demand.queue, layer, wanted, workload, priority, place)
+                    yield _Due(
+                        entry.job, demand.queue, layer, wanted, workload, priority, place, boost
+                    )
 
     def _count_on(self, scene: Scene) -> Counter[JobId]:
         """Return the quota that this scene and the cycles since then count on."""
@@ -322,6 +350,9 @@ class Quotas:
                 if self._refused.refuse(key, str(error), self._clock()):
                     log.warning("Kueue cannot be asked for GPUs of job %s: %s", due.job.id, error)
                 self._is_new = True
+            except Exception:
+                # The writes for other jobs go on.
+                log.exception("cannot ask Kueue for GPUs of job %s", due.job.id)
             else:
                 self._refused.settle(key)
 
@@ -330,13 +361,19 @@ class Quotas:
         if document is None:
             return
         flavor = self._flavor_of(due.job.id) if due.layer.low else ""
+        named = (document["metadata"].get("labels") or {}).get(CLASS_LABEL, "")
+        # Kueue lets each user name any class, so no grant of DLJob limits it.
+        priority = (
+            (await self._api.get(PRIORITY_CLASSES, named))["value"] if named else due.priority
+        )
         made = workloads.make_workload(
             document,
             due.layer,
             queue=due.queue,
-            priority=workloads.priority_of(due.priority, due.layer, due.place),
+            priority=workloads.priority_of(priority, due.layer, due.place),
+            priority_class=named,
             demand=due.job.gpus,
-            node_labels=self._node_labels(flavor),
+            node_labels=workloads.node_labels(self._mirrors.flavors.objects, flavor),
         )
         shown = await self._api.create(WORKLOADS, made, namespace_of(due.job.id))
         self._mirrors.workloads.show(shown, is_ours=True)
@@ -354,43 +391,78 @@ class Quotas:
 
     async def _report(self, due: _Due) -> None:
         metadata = due.workload["metadata"]
-        changes = {
-            # Kueue may have written since, and conditions are written as a whole.
-            "metadata": {"resourceVersion": metadata["resourceVersion"]},
-            "status": workloads.changed_status(due.workload, due.wanted, self._clock()),
-        }
+        # Kueue may have written since, and conditions are written as a whole.
+        changed: Json = {"resourceVersion": metadata["resourceVersion"]}
+        changes: Json
+        if due.wanted is Wanted.BOOSTED:
+            changes = {"metadata": {**changed, "annotations": {BOOST: str(due.boost)}}}
+        else:
+            status = workloads.changed_status(due.workload, due.wanted, self._clock())
+            changes = {"metadata": changed, "status": status}
         shown = await self._api.merge(
             WORKLOADS,
             metadata["name"],
             changes=changes,
             namespace=metadata["namespace"],
-            sub="status",
+            sub="status" if "status" in changes else "",
         )
         self._mirrors.workloads.show(shown, is_ours=True)
 
     # --- quota that is not used
 
     def _reconsider(self, scene: Scene, suppose: Callable[[Scene], Mapping[JobId, int]]) -> None:
-        """Find the jobs that do not use all their quota, and those that would use more than they ask for."""
-        now, pause = self._clock(), self._settings.idle_seconds
+        """Find the GPUs that jobs would use: at once where they are more than a job asks for, and else after a while."""
+        now = self._clock()
         self._uses = {job: use for job, use in self._uses.items() if job in scene.ceilings}
-        for job, ceiling in scene.ceilings.items():
-            placement = scene.entries[job].status.placement
-            decided = placement.gpus if placement is not None else 0
-            use = self._uses.setdefault(job, _Use(decided, now))
-            if decided != use.decided or not 0 < decided < ceiling.gpus:
-                use.decided, use.since = decided, now
-            elif now >= use.since + pause:
-                use.reach = decided
-        if now < self._supposed_at + pause:
-            return
-        self._supposed_at = now
-        lifted = {
-            job: replace(ceiling, gpus=scene.entries[job].job.gpus.options[-1])
-            for job, ceiling in scene.ceilings.items()
-            if self._uses[job].reach is not None and self._uses[job].decided == ceiling.gpus
-        }
-        if lifted:
-            would = suppose(replace(scene, ceilings={**scene.ceilings, **lifted}))
-            for job in lifted.keys() & would.keys():
-                self._uses[job].reach = max(would[job], self._uses[job].decided)
+        bound = dict(_iter_bound(scene))
+        would = self._suppose(scene, bound, suppose)
+        for job in scene.ceilings:
+            entry = scene.entries[job]
+            least, wanted = entry.job.gpus.options[0], _decided(entry)
+            use = self._uses.setdefault(job, _Use(max(least, wanted), now))
+            if job in bound:
+                if would is None:
+                    continue
+                wanted = would.get(job, wanted)
+            if wanted >= use.reach:
+                use.reach, use.since = wanted, now
+            elif now >= use.since + self._settings.idle_seconds:
+                use.reach = max(least, wanted)
+
+    def _suppose(
+        self,
+        scene: Scene,
+        lifted: Mapping[JobId, Ceiling],
+        suppose: Callable[[Scene], Mapping[JobId, int]],
+    ) -> Mapping[JobId, int] | None:
+        """Return the GPUs that jobs would get with these ceilings; ``None`` if it is not the time to ask."""
+        if not lifted or scene is self._supposed:
+            return None
+        now = self._clock()
+        if now < self._suppose_at:
+            self._is_new = True
+            return None
+        began = time.perf_counter()
+        try:
+            return suppose(replace(scene, ceilings={**scene.ceilings, **lifted}))
+        except Exception:
+            # A policy that fails here must not keep Kueue from its quota.
+            log.exception("the policy cannot say how many GPUs jobs in queues would use")
+            return None
+        finally:
+            took = time.perf_counter() - began
+            self._supposed, self._suppose_at = scene, now + max(SUPPOSE_S, took * SUPPOSE_REST)
+
+
+def _decided(entry: Entry) -> int:
+    placement = entry.status.placement
+    return placement.gpus if placement is not None else 0
+
+
+def _iter_bound(scene: Scene) -> Iterator[tuple[JobId, Ceiling]]:
+    """Yield the jobs that might use more quota than they have, as if they had it."""
+    for job, ceiling in scene.ceilings.items():
+        entry = scene.entries[job]
+        decided, most = _decided(entry), entry.job.gpus.options[-1]
+        if decided in (0, ceiling.gpus) and ceiling.gpus < most and not ceiling.is_whole:
+            yield job, replace(ceiling, gpus=most)

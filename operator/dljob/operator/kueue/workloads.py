@@ -9,13 +9,16 @@ from dljob.core.model import GpuDemand
 from dljob.kube import names
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.resources import WORKLOADS
+from dljob.kube.resources import PRIORITY_CLASSES, WORKLOADS
 from dljob.operator.kueue.layers import Layer, Request, Wanted
 from dljob.operator.kueue.lending import find_owed
 from dljob.operator.nodes.nodes import TYPE_LABELS
 from dljob.operator.nodes.placeholders import RESOURCE
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+CLASS_LABEL: Final = "kueue.x-k8s.io/priority-class"
+BOOST: Final = "kueue.x-k8s.io/priority-boost"
+"""The annotation that Kueue adds to the priority of a Workload, if its feature gate PriorityBoost is on."""
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 """Kueue names this job to those that it evicts for it."""
 POD_SET: Final = "gpus"
@@ -33,6 +36,7 @@ _PREEMPTION: Final = re.compile(
 _RECLAIMED: Final = "reclamation within the cohort"
 _MISSING: Final = re.compile(r", \d+ more needed")
 """A part of a message that changes with each start and end of others."""
+_LAYER: Final = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 DEACTIVATED: Final = "Deactivated"
 """The reason of a Workload with ``active: false``."""
 _REQUEUED_AT_ONCE: Final = frozenset({"Preempted", "NodeFailures"})
@@ -54,6 +58,7 @@ def make_workload(
     priority: int,
     demand: GpuDemand,
     node_labels: Mapping[str, str],
+    priority_class: str = "",
 ) -> dict[str, Any]:
     """
     Make the Workload of a layer of a job, whose flavor has these labels of nodes.
@@ -71,16 +76,18 @@ def make_workload(
     template: dict[str, Any] = {
         "restartPolicy": "Never",
         "containers": [container],
-        "nodeSelector": {**pod.get("nodeSelector", {}), **node_labels},
-        "tolerations": pod.get("tolerations", []),
+        "nodeSelector": {**(pod.get("nodeSelector") or {}), **node_labels},
+        "tolerations": pod.get("tolerations") or [],
     }
     if affinity := _affinity(pod, demand.types):
         template["affinity"] = affinity
+    group, kind = PRIORITY_CLASSES.group, PRIORITY_CLASSES.kind
+    named = {"priorityClassRef": {"group": group, "kind": kind, "name": priority_class}}
     return {
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
         "metadata": {
-            "name": f"{metadata['name']}-{layer.low}-{layer.high}",
+            "name": _name(metadata["name"], layer),
             "namespace": metadata["namespace"],
             "labels": {
                 names.JOB_LABEL: metadata["name"],
@@ -92,6 +99,7 @@ def make_workload(
         "spec": {
             "queueName": queue,
             "priority": priority,
+            **(named if priority_class and not layer.low else {}),
             "podSets": [
                 {
                     "name": POD_SET,
@@ -123,19 +131,27 @@ def _affinity(pod: Json, types: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def layer_of(workload: Json) -> Layer:
-    """Return the layer that a Workload is; raises ValueError if the label does not say that."""
-    low, high = workload["metadata"]["labels"][names.LAYER_LABEL].split("-")
-    return Layer(int(low), int(high))
+def _name(job: str, layer: Layer) -> str:
+    return f"{job}-{layer.low}-{layer.high}"
 
 
-def is_of(workload: Json, job: Json) -> bool:
-    """True if a Workload belongs to this job, and not to an earlier one of its name."""
-    owners = workload["metadata"].get("ownerReferences") or ()
-    return any(each["uid"] == job["metadata"]["uid"] for each in owners)
+def find_layer(workload: Json, job: Json) -> Layer | None:
+    """Return the layer of a job that a Workload is; ``None`` for one of an earlier job of its name, and for a forged one."""
+    metadata, sets = workload["metadata"], workload["spec"].get("podSets") or ()
+    numbers = _LAYER.fullmatch((metadata.get("labels") or {}).get(names.LAYER_LABEL, ""))
+    owners = metadata.get("ownerReferences") or ()
+    if numbers is None or all(each["uid"] != job["metadata"]["uid"] for each in owners):
+        return None
+    layer = Layer(int(numbers[1]), int(numbers[2]))
+    is_named = metadata["name"] == _name(job["metadata"]["name"], layer)
+    counts = [each.get("count", 1) for each in sets]
+    is_right = is_named and layer.low < layer.high and counts == [layer.high - layer.low]
+    return layer if is_right else None
 
 
-def read_request(workload: Json, queues: Mapping[Name, Json]) -> Request:
+def read_request(
+    workload: Json, queues: Mapping[Name, Json], flavors: Mapping[Name, Json]
+) -> Request:
     """Read a Workload; ``queues`` are the ClusterQueues."""
     status, spec = workload.get("status") or {}, workload["spec"]
     said = {each["type"]: each for each in status.get("conditions") or ()}
@@ -145,23 +161,37 @@ def read_request(workload: Json, queues: Mapping[Name, Json]) -> Request:
     flavor = (assigned.get("flavors") or {}).get(RESOURCE, "")
     is_evicted = "Evicted" in true or spec.get("active") is False
     quota = said.get("QuotaReserved") or {}
+    boost = (workload["metadata"].get("annotations") or {}).get(BOOST, "")
     if is_evicted and "QuotaReserved" in true:
         told = _tell_eviction(said.get("Evicted") or {}, flavor=flavor, queues=queues)
+    elif is_evicted:
+        told = "the Workload is deactivated (spec.active: false)"
     else:
         told = _MISSING.sub("", quota.get("message", ""))
     return Request(
         queue=spec.get("queueName", ""),
-        is_judged="QuotaReserved" in said,
+        # Kueue judges nothing in a queue that is not there, or not active.
+        is_judged=quota.get("reason", "Inadmissible") != "Inadmissible",
         is_reserved="QuotaReserved" in true,
         is_admitted="Admitted" in true,
         is_evicted=is_evicted,
         is_ready="PodsReady" in true,
         cluster_queue=admission.get("clusterQueue", ""),
         flavor=flavor,
+        nodes=frozenset(node_labels(flavors, flavor).items()),
         reserved_at=quota.get("lastTransitionTime", ""),
         priority=spec.get("priority", 0),
+        boost=int(boost) if boost.isascii() and boost.isdecimal() else 0,
         told=told,
     )
+
+
+def node_labels(flavors: Mapping[Name, Json], flavor: str) -> Mapping[str, str]:
+    """Return the labels of the nodes of a flavor; none where it is not known."""
+    labels: Mapping[str, str] = (flavors.get(Name("", flavor), {}).get("spec") or {}).get(
+        "nodeLabels"
+    ) or {}
+    return labels
 
 
 def _tell_eviction(evicted: Json, *, flavor: str, queues: Mapping[Name, Json]) -> str:
@@ -169,7 +199,7 @@ def _tell_eviction(evicted: Json, *, flavor: str, queues: Mapping[Name, Json]) -
     if found is None:
         return f"away ({evicted.get('reason', DEACTIVATED)})"
     taker, why = found["taker"], found["why"]
-    owed = find_owed(queues.get(Name("", taker)), flavor) if why == _RECLAIMED else 0
+    owed = find_owed(queues.get(Name("", taker), {}), flavor) if why == _RECLAIMED else 0
     return f"back for {taker}, which is owed {owed}" if owed else f"back for {taker} ({why})"
 
 

@@ -209,7 +209,7 @@ def _shared(
 
 
 def _close(limits: NamespaceLimits) -> NamespaceLimits:
-    return replace(limits.closed(), shares=limits.shares or {ANY: 1})
+    return replace(limits.closed(), shares={ANY: 1, **limits.shares})
 
 
 async def _run(setup: Setup, child: detaching.Child | None, shown: logging.Handler) -> None:
