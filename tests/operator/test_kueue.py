@@ -6,14 +6,14 @@ Two teams have a queue each in one cohort. Real trainings run below real SideCar
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
 
 from dljob.client.cluster.reading.wording import sentence
 from dljob.kube import names
-from tests.chaos.testimony import Expected, find_broken_laws, read_all
+from tests.chaos.testimony import read_all
 from tests.chaos.worlds import job_document
 from tests.operator.queues import (
     QUEUE_LABEL,
@@ -80,13 +80,12 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     start_operator(stage)
     witness = stage.folder / "witness"
     witness.mkdir()
-    iterations = {"wide": 1500, "new": 200}
-    submit_witness(stage, "wide", A, iterations=iterations["wide"], options=[1, 2, 4])
+    submit_witness(stage, "wide", A, iterations=10**6, options=[1, 2, 4])
     stage.wait(lambda: gpus(stage, "wide") == 4)
     assert admitted(stage) == {"wide-0-1", "wide-1-2", "wide-2-4"}
     stage.wait(lambda: iteration(stage, "wide") > 50)
 
-    submit_witness(stage, "new", B, iterations=iterations["new"], options=[2])
+    submit_witness(stage, "new", B, iterations=200, options=[2])
     stage.wait(lambda: gpus(stage, "new") == 2 and gpus(stage, "wide") == 2)
     assert admitted(stage) == {"wide-0-1", "wide-1-2", "new-0-2"}
     assert not is_true(workloads(stage)["wide-2-4"], "QuotaReserved")
@@ -100,9 +99,12 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     told = "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100, 2 borrowed)"
     stage.wait(lambda: stage.condition("wide", "QuotaReserved")["message"] == told)
 
-    stage.wait_for_phase("wide", "Completed")
-    assert find_broken_laws(read_all(witness), Expected(iterations)) == []
+    lives = [life for life in read_all(witness) if life.job == "wide"]
+    # It may have begun on fewer, before Kueue had admitted all layers.
+    assert [len(life.gpus) for life in lives][-3:] == [4, 2, 4]
+    assert all(after.resumed_at == before.reached for before, after in pairwise(lives)), lives
     assert (lost(stage, "wide"), stage.counts("wide")) == (0, (0, 0))
+    stage.api.delete(stage.path("wide"))
     stage.wait(lambda: workloads(stage) == {})
 
 
