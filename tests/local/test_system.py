@@ -166,26 +166,6 @@ def test_a_training_of_each_runs_as_its_user(place):
 
 
 @real
-def test_ranks_of_a_user_agree_on_the_step_to_save_at(place):
-    document = training("ranks")
-    document["spec"] |= {"gpus": {"options": [2]}, "framework": "pytorch", "processes": "perGpu"}
-    [container] = document["spec"]["template"]["spec"]["containers"]
-    container["command"] = ["python3", "-c", RANKS]
-    assert place.ada.submit(document).status == 0
-    job = f"{place.ada.name}/ranks"
-
-    def steps() -> int:
-        status = place.backend.get_job(job)["status"]
-        assert (status["restarts"], status["failures"]) == (0, 0), status
-        return int(status.get("progress", {}).get("iteration", 0))
-
-    try:
-        _until(place, lambda: steps() > 3)
-    finally:
-        place.ada("cancel", "ranks")
-
-
-@real
 def test_each_sees_of_the_others_only_name_owner_phase_and_gpus(place):
     listed = json.loads(place.bob("get", "-o", "json").stdout)["items"]
     by_owner = {item["metadata"]["namespace"]: item for item in listed}
@@ -631,6 +611,26 @@ def test_a_user_has_a_limited_number_of_jobs():
                     "has 2 jobs that have not ended and asks for 1 more, but 2 is the most"
                     in third.stderr
                 )
+
+
+@real
+def test_ranks_of_a_user_agree_on_the_step_to_save_at(place):
+    document = training("ranks")
+    document["spec"] |= {"gpus": {"options": [2]}, "framework": "pytorch", "processes": "perGpu"}
+    [container] = document["spec"]["template"]["spec"]["containers"]
+    container["command"] = ["python3", "-c", RANKS]
+    assert place.ada.submit(document).status == 0
+    job = f"{place.ada.name}/ranks"
+
+    def steps() -> int:
+        status = place.backend.get_job(job)["status"]
+        assert (status["restarts"], status["failures"]) == (0, 0), status
+        return int(status.get("progress", {}).get("iteration", 0))
+
+    try:
+        _until(place, lambda: steps() > 3)
+    finally:
+        place.ada("cancel", "ranks")
 
 
 @pytest.mark.story
