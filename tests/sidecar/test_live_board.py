@@ -71,7 +71,8 @@ def test_boards_of_killed_sidecars_are_removed(tmp_path):
             Boards(mark, places=places).make()
         os._exit(0)
     os.waitpid(killed, 0)
-    left, other = sorted(tmp_path.iterdir(), key=lambda found: found.stat().st_mtime_ns)
+    [left] = tmp_path.glob(f"{Boards('second.job', places=places)._prefix}*")
+    [other] = {*tmp_path.iterdir()} - {left}
     # Another container of the job sees the same place.
     lives = Boards("second.job", places=places).make()
     made = Boards("third.job", places=places).make()
