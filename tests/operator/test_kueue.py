@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.processes]
 
 TAKEN = "Kueue takes layer 2-4 back for team-b, which is owed 2, and leaves 2 GPUs in queue team-a"
 READY_SECONDS = 90
-"""Kueue evicts a Workload of which nobody reports for this long that its pods are ready."""
+"""Kueue evicts a Workload if no program reports for this long that its pods are ready."""
 
 
 @pytest.fixture(scope="module")

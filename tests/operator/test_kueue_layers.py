@@ -1,4 +1,4 @@
-"""The layers of a job's quota: which Workloads it has, its ceiling, and that quota covers what it uses, whatever happens."""
+"""The layers of a job's quota: which Workloads it has, its ceiling, and that quota covers what it uses in each drawn world."""
 
 import itertools
 import random

@@ -182,10 +182,7 @@ class Quotas:
     def read(self, entries: Mapping[JobId, Entry]) -> dict[JobId, Ceiling]:
         """Return the quota of each job in a queue."""
         self._read_requests()
-        requests = {
-            job: {layer: request for layer, (_, request) in found.items()}
-            for job, found in self._found.items()
-        }
+        requests = {job: self._requests_of(job) for job in self._found}
         borrowed = find_borrowed(requests, self._mirrors.cluster_queues.objects)
         ceilings: dict[JobId, Ceiling] = {}
         for job, entry in entries.items():
@@ -265,6 +262,9 @@ class Quotas:
             found.setdefault(job_id(owner), {})[layer] = known
         self._found, self._read = found, read
 
+    def _requests_of(self, job: JobId) -> dict[Layer, Request]:
+        return {layer: request for layer, (_, request) in self._found.get(job, {}).items()}
+
     def _demand(self, entry: Entry) -> Demand:
         document, use = self._mirrors.jobs.get(name_of(entry.job.id)), self._uses.get(entry.job.id)
         # Read here, because a change of a label makes no new generation of the job.
@@ -309,7 +309,7 @@ class Quotas:
         counted = self._count_on(scene)
         for job, decided in iter_demands(scene, meant):
             entry, found = scene.entries[job], self._found.get(job, {})
-            requests = {layer: request for layer, (_, request) in found.items()}
+            requests = self._requests_of(job)
             boost = find_boost(entry, scene, most=self._settings.most_boost)
             demand = replace(decided, known=max(decided.known, counted[job]), boost=boost)
             layers, allowed = split(demand, requests), limits.priority_of(namespace_of(job))
