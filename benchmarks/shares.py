@@ -4,6 +4,8 @@ Shares of users (``limits.shares``): how exactly they are kept, and what they co
 - hour: three users, each with more jobs than its share holds, on 8 GPUs of one node for an hour, 30 s a restart.
   A row for each policy and weights: the GPU time of the users as shares of all, and the largest deviation from
   their part by the weights, in percent of that part.
+- machine: the same users and jobs for an hour of real time on one machine, in ``dljob up --system`` with virtual GPUs and real
+  trainings that save and go on. It needs root, because each job runs as its user.
 - traces: the jobs of three virtual clusters of Philly, and of three of ITP, on one cluster of 64 GPUs; each virtual
   cluster is a user. A row for each trace, load and policy: the mean completion time with equal shares over that without, for
   all jobs and by user, and the same for p99.
@@ -23,8 +25,11 @@ from typing import Any
 import click
 from _measuring import describe_machine, print_result
 from _progress import ROOT, run
+from _shared_machine import GPUS, live_through
 
 from dljob.core.placement.limits import NamespaceLimits, namespace_of
+from dljob.core.recording.record import Given
+from dljob.core.recording.record import Record as Happenings
 from dljob.core.recording.sums import list_spans
 from dljob.sim import policies
 from dljob.sim.clusters import fill_nodes
@@ -83,27 +88,52 @@ def play(scenario: Scenario, policy: str, *, records: bool = False) -> Outcome:
 def measure_hour(folder: Path, policy: str, weights: Mapping[str, int], seed: int) -> Any:
     scenario = Scenario(
         trace=write_trace(folder / f"hour-{seed}.csv", draw_hour(seed)),
-        machines=fill_nodes(8),
+        machines=fill_nodes(GPUS),
         restart_cost_s=RESTART_S,
         limits=NamespaceLimits(shares=weights),
         seed=seed,
     )
     happenings = play(scenario, policy, records=True).happenings
     assert happenings is not None
-    held = dict.fromkeys(weights, 0.0)
-    for span in list_spans(happenings):
-        seconds = max(0.0, min(span.end, HOUR_S) - min(span.begin, HOUR_S))
+    held = sum_up(happenings, weights, until=HOUR_S)
+    return {"policy": policy, "seed": seed, **compare(held, weights, seconds=HOUR_S)}
+
+
+def measure_machine(policy: str, weights: Mapping[str, int], seed: int, *, seconds: float) -> Any:
+    hour = live_through(list(draw_hour(seed)), weights, seconds=seconds, policy=policy)
+    named = sum_up(hour.record, hour.users, since=hour.began, until=hour.began + seconds)
+    held = {user: named[name] for name, user in hour.users.items()}
+    changes = [line for line in hour.record.lines if isinstance(line, Given) and line.placement]
+    return {
+        "policy": policy,
+        "seed": seed,
+        "on": f"a machine, {seconds:.0f} s",
+        **compare(held, weights, seconds=seconds),
+        "jobs given GPUs": len({line.job for line in changes}),
+        "times": len(changes),
+    }
+
+
+def sum_up(
+    record: Happenings, users: Iterable[str], *, since: float = 0.0, until: float
+) -> dict[str, float]:
+    """Return the seconds of GPUs of each user."""
+    held = dict.fromkeys(users, 0.0)
+    for span in list_spans(record):
+        seconds = max(0.0, min(span.end, until) - max(span.begin, since))
         held[namespace_of(span.job)] += seconds * span.placement.gpus
+    return held
+
+
+def compare(held: Mapping[str, float], weights: Mapping[str, int], *, seconds: float) -> Any:
     due = {
         user: sum(held.values()) * part / sum(weights.values()) for user, part in weights.items()
     }
     off = max(abs(held[user] / due[user] - 1.0) for user in weights)
     return {
-        "policy": policy,
-        "seed": seed,
         "weights": ":".join(map(str, weights.values())),
         "GPU time": {user: f"{each / sum(held.values()):.1%}" for user, each in held.items()},
-        "used": f"{sum(held.values()) / (8 * HOUR_S):.1%}",
+        "used": f"{sum(held.values()) / (GPUS * seconds):.1%}",
         "largest deviation": f"{off:.1%}",
     }
 
@@ -151,7 +181,8 @@ def _times(record: Record) -> dict[str, list[float]]:
 @click.option("--load", "loads", type=float, multiple=True, default=(0.9, 1.5), show_default=True)
 @click.option("--window", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--seed", "seeds", type=int, multiple=True, default=(0,), show_default=True)
-@click.option("--only", type=click.Choice(["hour", "traces"]), default=None)
+@click.option("--only", type=click.Choice(["hour", "machine", "traces"]), default=None)
+@click.option("--minutes", type=click.FloatRange(1.0), default=60.0, show_default=True)
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table")
 def main(
     *,
@@ -160,14 +191,19 @@ def main(
     window: int,
     seeds: tuple[int, ...],
     only: str | None,
+    minutes: float,
     form: str,
 ) -> None:
     print_result(describe_machine(), form)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for policy, seed, weights in product(chosen, seeds, WEIGHTS if only != "traces" else ()):
+        hours = list(product(chosen, seeds, WEIGHTS))
+        for policy, seed, weights in hours if only in (None, "hour") else ():
             print_result(measure_hour(folder, policy, weights, seed), form)
-        traces = product(chosen, seeds, TRACES if only != "hour" else (), loads)
+        for policy, seed, weights in hours if only == "machine" else ():
+            seconds = 60.0 * minutes
+            print_result(measure_machine(policy, weights, seed, seconds=seconds), form)
+        traces = product(chosen, seeds, TRACES if only in (None, "traces") else (), loads)
         for policy, seed, trace, load in traces:
             measured = measure_trace(folder, trace, policy, load=load, window=window, seed=seed)
             print_result(measured, form)
