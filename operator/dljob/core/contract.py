@@ -6,7 +6,7 @@ A policy says how many GPUs each job shall have. :mod:`dljob.core.placement.plac
 where a new policy goes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -42,6 +42,11 @@ class View:
     running: tuple[JobState, ...]
     pending: Queue[JobState]
     predictor: Predictor
+    find_there: Callable[[Collection[JobId]], Collection[JobId]]
+    """
+    Return which of these jobs run or wait, also those that the view does not show: suspended jobs, jobs that cannot run
+    now, and jobs of users that this decision is not about.
+    """
     seed: int = 0
     state: object = None
     """The state that this policy returned last; ``None`` at first."""

@@ -256,6 +256,7 @@ def show(
         state=snapshot.policy_state,
         enough=enough,
         beside=beside,
+        find_there=snapshot.find_there,
     )
 
 

@@ -243,6 +243,7 @@ def _show_alone(snapshot: Snapshot, user: str, *, gpus: int) -> Snapshot:
         cluster=keeping.leave_out(snapshot.cluster, taken),
         running=running,
         pending=Queue.of(s for s in snapshot.pending if namespace_of(s.id) == user),
+        whole=snapshot,
     )
 
 

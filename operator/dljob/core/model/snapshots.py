@@ -1,11 +1,12 @@
 """Everything that a decision is made from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dljob.core.model.clusters import Cluster
 from dljob.core.model.job_states import JobState
+from dljob.core.model.jobs import JobId
 from dljob.core.placement.limits import NamespaceLimits, Use
 from dljob.core.profiles import Costs, JobType, Profile
 from dljob.core.queues import Queue
@@ -45,6 +46,8 @@ class Snapshot:
     """The GPU time of users until the last decision, where they are owed shares."""
     policy_state: object = None
     """The state that the policy returned last: a value of its own, ``None`` the first time."""
+    whole: "Snapshot | None" = None
+    """The snapshot of all jobs, where this one shows only some of them."""
 
     def __post_init__(self) -> None:
         """
@@ -56,6 +59,12 @@ class Snapshot:
         """
         if not isinstance(self.pending, Queue):
             object.__setattr__(self, "pending", Queue.of(self.pending))
+
+    def find_there(self, jobs: Collection[JobId]) -> Collection[JobId]:
+        """Return which of these jobs run or wait."""
+        whole = self.whole or self
+        running = {state.id for state in whole.running}.intersection(jobs)
+        return running.union(whole.queue.select(jobs))
 
     @property
     def queue(self) -> Queue[JobState]:

@@ -167,8 +167,11 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
     nothing = 0.0
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
-        lost = price * curve.speeds.get(held, 0.0) * bid.restart_cost_of(bid.state.least)
-        nothing = -lost / min(horizon, bid.horizon)
+        now, cost = price * curve.speeds.get(held, 0.0), bid.restart_cost_of(bid.state.least)
+        # The next decision is likely to be made when its speed shows. Until then its GPUs are as well used as by any other
+        # job of which as little is known, and a stop would lose all that its start has taken.
+        lost = 1.0 if bid.is_guessed else cost / min(horizon, bid.horizon)
+        nothing = -now * lost
     yield 0, 0, nothing
     is_listed = False
     for gpus, speed in curve.options:

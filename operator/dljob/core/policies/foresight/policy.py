@@ -192,17 +192,14 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
     """
     The lengths of the latest jobs: those that were there before and are gone have ended.
 
-    Suspended jobs and others that cannot run are not in the view either. Once such a job trains
-    again, its length is forgotten.
+    A job of this name that trains again is another one, or was away from the controller for a while.
     """
     running = {state.id for state in (*view.running, *view.beside)}
-    gone = [job for job in memory.progress if job not in running]
-    still = view.pending.select(gone)
+    there = view.find_there(memory.progress)
     since = view.now - memory.at
     lengths = {job: length for job, length in memory.lengths.items() if job not in running}
-    for job in gone:
-        attained, pace, _ = memory.progress[job]
-        if job not in still and attained + pace * since > 0.0:
+    for job, (attained, pace, _) in memory.progress.items():
+        if job not in there and attained + pace * since > 0.0:
             lengths[job] = attained + pace * since
     return dict(list(lengths.items())[-MOST_REMEMBERED:])
 
@@ -245,6 +242,12 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
             if bid.is_guessed:
                 attained, pace = state.service_at(view.now), float(bid.held)
             progress[state.id] = Progress(attained, pace, state.job.submitted_at)
+    hidden = [job for job in memory.progress if job not in progress]
+    for job in view.find_there(hidden) if hidden else ():
+        # What a stopped job did until it was hidden.
+        attained, pace, submitted_at = memory.progress[job]
+        since = view.now - memory.at
+        progress[job] = Progress(attained + pace * since, 0.0, submitted_at)
     return progress
 
 

@@ -122,7 +122,7 @@ class _Round:
             # Jobs that are here already are no measure of how fast they come.
             memory = replace(memory, first_at=view.now, first_order=self._newest)
         known = view.pending.select(memory.trainees.keys())
-        living = {*known, *(state.id for state in (*view.running, *view.beside))}
+        living = view.find_there(memory.trainees)
         self._memory = memory.forget_ended(living, view.now)
         self._stopped = known
         """Jobs that have had GPUs and wait."""
@@ -246,13 +246,14 @@ class _Round:
     def remember(self, shares: Mapping[JobId, Share]) -> Memory:
         """The state for the next decision."""
         updated, known = self._updated, self._memory.trainees
-        beside = {each.id: known[each.id] for each in self._view.beside if each.id in known}
+        asked = self._trainees.remember(shares, is_update=updated)
+        # Those of jobs that the policy is not asked about now, too.
         return replace(
             self._memory,
             decisions=self._memory.decisions + 1,
             newest_order=self._newest if updated else self._memory.newest_order,
             updated_at=self._view.now if updated else self._memory.updated_at,
-            trainees=beside | self._trainees.remember(shares, is_update=updated),
+            trainees={**known, **asked},
             population=self._population,
         )
 
