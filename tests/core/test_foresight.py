@@ -172,6 +172,44 @@ def test_stopped_job_has_not_ended():
     assert recall(third).spans == {"long": 200.0}
 
 
+def test_suspended_job_has_not_ended():
+    first = allocate(make_snapshot(CLUSTER, LONG))
+    suspended = replace(LONG, job=replace(LONG.job, suspend=True), placement=None)
+    snapshot = make_snapshot(CLUSTER, suspended, now=100.0, policy_state=first.state)
+    plan = cycle.schedule(snapshot, Foresight())
+    again = cycle.schedule(
+        replace(snapshot, now=300.0, policy_state=plan.policy_state), Foresight()
+    )
+    assert isinstance(again.policy_state, State)
+    assert again.policy_state.memory.lengths == {}
+    ended = allocate(make_snapshot(CLUSTER, now=500.0, policy_state=again.policy_state))
+    assert recall(ended).lengths == {"long": 100.0}
+
+
+def test_jobs_of_other_users_have_not_ended():
+    first = allocate(make_snapshot(CLUSTER, LONG))
+    all_jobs = make_snapshot(CLUSTER, LONG, now=100.0, policy_state=first.state)
+    alone = allocate(replace(all_jobs, running=(), whole=all_jobs))
+    assert recall(alone).lengths == {}
+
+
+@pytest.mark.parametrize(("priority", "starts"), [(0, 0), (1, 4)])
+@pytest.mark.parametrize("options", [(1,), (1, 2, 4)])
+def test_unmeasured_job_gives_way_only_to_a_more_important_one(options, priority, starts):
+    held = [
+        make_state(f"old{n}", model=f"old{n}", options=options, holds={"n1": (n,)}, adjusting=True)
+        for n in range(4)
+    ]
+    new = [
+        make_state(f"new{n}", model=f"new{n}", options=(1, 2, 4), priority=priority)
+        for n in range(12)
+    ]
+    costs = Costs(process_initialization=2.0, checkpoint=0.1)
+    snapshot = make_snapshot(make_cluster(n1=4), *held, *new, now=2.0, costs=costs)
+    plan = cycle.schedule(snapshot, Foresight())
+    assert sum(isinstance(step, Start) for step in plan.steps) == starts
+
+
 def test_memory_survives_a_restart():
     seen = make_state("seen", options=(1, 2), holds={"n1": (0, 1)}, speed=0.7)
     young = make_state("young", options=(1,), holds={"n1": (2,)}, speed=0.7)

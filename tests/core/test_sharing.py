@@ -15,7 +15,7 @@ from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Stop, Wait, settle
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
 from dljob.sim import policies
-from tests.builders import decide, make_cluster, make_snapshot, make_state
+from tests.builders import FakePolicy, decide, make_cluster, make_snapshot, make_state
 
 OPTIONS = tuple(range(1, 9))
 EQUAL = {"*": 1}
@@ -129,6 +129,37 @@ def test_reason_names_the_user_that_is_owed(name):
     assert step.cause == Cause(CauseCode.QUEUE_QUOTA)
     told = sentence_for_step(snapshot, step)
     assert told == "goes from 8 to 4 GPUs on n1: given back to b, which is owed 4 GPUs"
+
+
+def test_policy_learns_of_each_job_that_it_is_not_shown():
+    old = wide("a/1", holds={"n1": range(8)})
+    jobs = {JobId("a/1"), JobId("b/1"), JobId("b/2")}
+    shown: list[int] = []
+
+    class Learner(FakePolicy):
+        def allocate(self, view: View) -> Decision:
+            shown.append(len(view.running) + len(view.pending))
+            assert set(view.find_there([*jobs, JobId("gone")])) == jobs
+            return policies.make("fifo", {}).allocate(view)
+
+    waits = make_state("b/2")
+    suspended = replace(waits, job=replace(waits.job, suspend=True))
+    cycle.schedule(shared(old, wide("b/1"), suspended), Learner())
+    assert min(shown) == 1 < max(shown)
+
+
+def test_job_stopped_within_the_share_of_its_user_is_outranked():
+    class Newest(FakePolicy):
+        def allocate(self, view: View) -> Decision:
+            states = sorted((*view.running, *view.pending), key=lambda s: -s.order)
+            return Decision({s.id: Share(1) for s in states[: view.cluster.total]})
+
+    old = make_state("a/1", options=(1,), holds={"n1": (0,)})
+    other = make_state("b/1", options=(1,), holds={"n1": (1,)})
+    snapshot = shared(old, other, make_state("b/2", options=(1,)), gpus=2)
+    plan = cycle.schedule(snapshot, Newest())
+    [stop] = [step for step in plan.steps if isinstance(step, Stop)]
+    assert (stop.job, stop.cause) == ("b/1", Cause(CauseCode.OUTRANKED, JobId("b/2")))
 
 
 def test_job_that_started_last_shrinks_first():

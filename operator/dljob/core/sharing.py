@@ -18,9 +18,18 @@ from math import inf
 from typing import Final, Protocol
 
 from dljob.core import keeping
-from dljob.core.model import Ceiling, GpuRef, JobId, JobState, NodeName, Snapshot
+from dljob.core.model import (
+    Cause,
+    CauseCode,
+    Ceiling,
+    GpuRef,
+    JobId,
+    JobState,
+    NodeName,
+    Snapshot,
+)
 from dljob.core.placement.limits import Use, namespace_of
-from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait, settle
+from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait, settle
 from dljob.core.queues import Queue
 
 TURN_S: Final = 300.0
@@ -199,7 +208,25 @@ def share_out(snapshot: Snapshot, decide: Decide, *, enough: int = 0) -> Plan:
     if len(owed) > 1 and sum(owed.values()) >= total:
         wake_at = min(now + TURN_S, inf if wake_at is None else wake_at)
     use = Use(now, snapshot.use.at(now), count_gpus(snapshot, best))
-    return replace(best, wake_at=wake_at, use=use)
+    return replace(best, steps=_name_successors(snapshot, best), wake_at=wake_at, use=use)
+
+
+def _name_successors(snapshot: Snapshot, plan: Plan) -> tuple[Step, ...]:
+    """Give each job that stops within the share of its user the job that comes before it as the reason."""
+    before, after = count_gpus(snapshot), count_gpus(snapshot, plan)
+    starts: dict[str, JobId] = {}
+    for step in plan.steps:
+        if isinstance(step, Start):
+            starts.setdefault(namespace_of(step.job), step.job)
+    return tuple(
+        replace(step, cause=Cause(CauseCode.OUTRANKED, starts[user]))
+        if isinstance(step, Stop)
+        and step.cause.code is CauseCode.QUEUE_QUOTA
+        and (user := namespace_of(step.job)) in starts
+        and after[user] >= before[user]
+        else step
+        for step in plan.steps
+    )
 
 
 def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:
