@@ -371,7 +371,8 @@ def test_policies_remember_jobs_that_they_are_not_asked_about(name, find):
     job = make_state("job", options=(1,), holds={"n1": (0,)})
     policy, cluster = policies.make(name), make_cluster(n1=2)
     first = policy.allocate(make_view(make_snapshot(cluster, job, now=1.0)))
-    alone = make_view(make_snapshot(cluster, now=120.0, policy_state=first.state))
+    rest = make_snapshot(cluster, now=120.0, policy_state=first.state)
+    alone = make_view(replace(rest, whole=make_snapshot(cluster, job)))
     assert find(policy.allocate(replace(alone, beside=(job,))).state)
 
 

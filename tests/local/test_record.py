@@ -79,5 +79,6 @@ def hold_of_changes(record: Record):
         and line.job == "long"
         and line.generation == made_room.generation
     }
-    assert reached.keys() == set(Stage)
-    assert [reached[stage] for stage in Stage] == sorted(reached.values())
+    restarted = [stage for stage in Stage if stage is not Stage.PAUSED]
+    assert reached.keys() == set(restarted)
+    assert [reached[stage] for stage in restarted] == sorted(reached.values())

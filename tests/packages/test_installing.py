@@ -67,8 +67,11 @@ def test_a_bare_environment_has_everything_but_the_extras(bare, distributions, s
     for program in ("dljob", "kubectl-dljob"):
         check_that_it_helps(bare, program)
     check_that_a_trace_is_played(bare)
+    wheel = distributions.wheel
+    add_on = wheel.with_name(wheel.name.replace("dljob", "dljob_lab"))
     for words, extra in LACKING.items():
-        check_that_the_extra_is_named(bare, words, f"pip install '{distributions.wheel}[{extra}]'")
+        lacks = f"{wheel}[{extra}]" if extra else add_on
+        check_that_the_remedy_is_named(bare, words, f"pip install '{lacks}'")
     asked = bare.run("python", "-c", ASK_CLUSTER).stdout
     assert asked == f"pip install '{distributions.wheel}[cluster]'\n"
     check_that_a_job_trains(bare, state)
@@ -76,10 +79,11 @@ def test_a_bare_environment_has_everything_but_the_extras(bare, distributions, s
 
 LACKING = {
     ("simulate", "one.csv", "--plot"): "plots",
-    ("demo",): "plots",
+    ("demo",): "",
     ("get", "--context", "any"): "cluster",
-    ("simulate", "one.csv", "--predictor", "marginal-utility"): "sim",
+    ("simulate", "one.csv", "--predictor", "marginal-utility"): "",
 }
+"""Commands, and the extra that each lacks; empty where it lacks the add-on dljob-lab."""
 
 ASK_CLUSTER = """
 import dljob
@@ -111,8 +115,8 @@ def check_that_it_helps(bare: Bare, program: str) -> None:
 
 
 def check_that_a_trace_is_played(bare: Bare) -> None:
-    find = "from importlib.resources import files; print(files('dljob_lab') / '_examples/five.csv')"
-    trace = bare.run("python", "-c", find).stdout.strip()
+    trace = str(bare.home / "one.csv")
+    (bare.home / "one.csv").write_text(TRACE, encoding="utf-8")
     play = f"import dljob; print(dljob.simulate({trace!r}, cluster=8)[0].score.avg_jct_s)"
     told = bare.run("python", "-c", play)
     assert (told.returncode, told.stderr) == (0, "")
@@ -121,8 +125,7 @@ def check_that_a_trace_is_played(bare: Bare) -> None:
     assert json.loads(played.stdout)[0]["avg_jct_s"] == pytest.approx(float(told.stdout))
 
 
-def check_that_the_extra_is_named(bare: Bare, words: tuple[str, ...], remedy: str) -> None:
-    (bare.home / "one.csv").write_text(TRACE, encoding="utf-8")
+def check_that_the_remedy_is_named(bare: Bare, words: tuple[str, ...], remedy: str) -> None:
     told = bare.run("dljob", *words)
     assert told.returncode == 1
     [line] = told.stderr.splitlines()

@@ -16,7 +16,7 @@ import pytest
 from addons.web.tests.browsers import find_node
 from dljob.client.exporting import Format, render
 from dljob.core.recording.record import Gpu, Header, Record, Source
-from tests.ctl.running import FIVE
+from tests.ctl.running import FIVE, Command
 
 pytestmark = pytest.mark.processes
 
@@ -67,12 +67,12 @@ def describe(name: str) -> Any:
 
 
 @pytest.fixture
-def played(dljob, tmp_path):
+def played(capsys, tmp_path):
     """A simulation: its trace, and the GPU-seconds of its jobs."""
     source, trace, jobs = tmp_path / "t.csv", tmp_path / "t.pftrace", tmp_path / "jobs.csv"
     source.write_text(FIVE, encoding="utf-8")
     words = ("simulate", source, "--cluster", "2x4", "--policy", "adaptive")
-    assert dljob(*words, "--record", trace, "--jobs-out", jobs).status == 0
+    assert Command(capsys)(*words, "--record", trace, "--jobs-out", jobs).status == 0
     with jobs.open(encoding="utf-8") as rows:
         figures = {row["job_id"]: float(row["gpu_seconds"]) for row in csv.DictReader(rows)}
     return trace.read_bytes(), figures

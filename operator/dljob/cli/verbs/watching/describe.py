@@ -268,7 +268,7 @@ def _iter_allocation(job: JobView) -> Iterator[str]:
         f"{job.gpus}{kind} GPU{'s' if job.gpus != 1 else ''}, decision {generation} about it,"
         f" {decided} ago",
     )
-    own = job.spec["training"].get("batchSize")
+    own = job.spec.get("training", {}).get("batchSize")  # A spec that cannot be read is empty.
     if allocation.get("batchSize", own) != own:
         yield _part("batch size", f"{allocation['batchSize']} instead of {own}")
     for part in job.slices:

@@ -244,7 +244,7 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
             progress[state.id] = Progress(attained, pace, state.job.submitted_at)
     hidden = [job for job in memory.progress if job not in progress]
     for job in view.find_there(hidden) if hidden else ():
-        # What a stopped job did until it was hidden.
+        # It was stopped before it was hidden, and trains no more.
         attained, pace, submitted_at = memory.progress[job]
         since = view.now - memory.at
         progress[job] = Progress(attained + pace * since, 0.0, submitted_at)

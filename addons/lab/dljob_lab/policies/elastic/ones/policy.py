@@ -247,7 +247,7 @@ class _Round:
         """The state for the next decision."""
         updated, known = self._updated, self._memory.trainees
         asked = self._trainees.remember(shares, is_update=updated)
-        # Those of jobs that the policy is not asked about now, too.
+        # Jobs that the policy is not asked about now stay known.
         return replace(
             self._memory,
             decisions=self._memory.decisions + 1,
