@@ -195,7 +195,7 @@ def test_jobs_of_other_users_have_not_ended():
 
 @pytest.mark.parametrize(("priority", "starts"), [(0, 0), (1, 4)])
 @pytest.mark.parametrize("options", [(1,), (1, 2, 4)])
-def test_unmeasured_job_gives_way_only_to_a_more_important_one(options, priority, starts):
+def test_job_in_its_first_start_gives_way_only_to_a_more_important_one(options, priority, starts):
     held = [
         make_state(f"old{n}", model=f"old{n}", options=options, holds={"n1": (n,)}, adjusting=True)
         for n in range(4)

@@ -168,9 +168,10 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
         now, cost = price * curve.speeds.get(held, 0.0), bid.restart_cost_of(bid.state.least)
-        # The next decision is likely to be made when its speed shows. Until then its GPUs are as well used as by any other
-        # job of which as little is known, and a stop would lose all that its start has taken.
-        lost = 1.0 if bid.is_guessed else cost / min(horizon, bid.horizon)
+        # A start under way soon shows how fast the job is. Until then its GPUs are as well used as by any other job of which
+        # as little is known, and a stop would lose all that the start has taken.
+        is_first = bid.is_guessed and bid.state.adjusting
+        lost = 1.0 if is_first else cost / min(horizon, bid.horizon)
         nothing = -now * lost
     yield 0, 0, nothing
     is_listed = False
