@@ -186,3 +186,23 @@ def test_changes_are_counted_between_starts():
     ]
     lives = [life for each in told if (life := read(each.text)) is not None]
     assert count_changes(lives) == 2
+
+
+def test_hasty_end_excuses_a_first_step_and_an_unshown_end_alone():
+    first = forge(steps=3, ending="ended")
+
+    def begin(steps):
+        started = forge(at=10.0, start="2", resumed=3, ending="")
+        for step in range(4, 4 + steps):
+            started.say("step", iteration=step)
+        started.say("ended", iteration=3 + steps)
+        return judge(first, started, forge(at=20.0, start="3", resumed=3, steps=2), is_hasty=True)
+
+    assert begin(1) == []
+    (lost,) = begin(2)
+    assert "came to 5, kept 3" in lost
+    evaluates, again = (forge(at=at, start=str(at), resumed=5) for at in (20.0, 30.0))
+    stepped = forge(steps=5)
+    assert judge(forge(steps=5, ending=""), evaluates, again, is_hasty=True) == []
+    (begun,) = judge(stepped, evaluates, is_hasty=True)
+    assert "was done, and" in begun

@@ -282,6 +282,7 @@ def survive(
                 given_up=frozenset(trouble.deleted),
                 disturbances=tuple(trouble.disturbances),
                 outlived=1,
+                is_hasty=True,
             )
             broken = find_broken_laws(lives, expected)
             found = read_evictions(plane.audit_log)
