@@ -41,6 +41,7 @@ from dljob.local.pods.rotating import LogLimits, rotate
 from dljob.local.state_folder import lock_folder, make_folders
 from tests.ctl.running import LONGEST_S, Command, run_apart
 from tests.local.histories import SAVER, lost
+from tests.local.test_live_changes import TRAINER
 from tests.local.ups import ROOT, find_processes, kill_all
 from tests.local.users import SCRIPT, User, find_python, made, make_python
 
@@ -634,32 +635,51 @@ def test_ranks_of_a_user_agree_on_the_step_to_save_at(place):
 
 
 @pytest.mark.story
+@pytest.mark.parametrize("how", ["saved", "live"])
 @real
-def test_owed_gpus_come_back_from_a_running_job():
+def test_owed_gpus_come_back_from_a_running_job(how):
     with tempfile.TemporaryDirectory(prefix="dlt-") as place:
         folder = Path(place)
         folder.chmod(0o755)
         python = find_python(folder)
         with made(folder / "s", python, "ada", "bob") as (ada, bob):
             for there in _serving(folder, python, ada, bob, "--policy", "fifo"):
-                _give_back(there, python)
+                _give_back(there, _describe_shrinking(there.ada, python, how=how))
+                _check_kept(there, how=how)
 
 
-def _give_back(there: SimpleNamespace, python: Path) -> None:
-    home, saves = there.ada.home, there.ada.home / "saves"
-    saver, journal = home / "train.py", home / "journal"
-    shutil.copy(SAVER, saver)
-    saves.mkdir()
-    os.chown(saves, there.ada.uid, there.ada.gid)
-    document = training("shrinks")
-    kept = {"signal": "SIGUSR1", "confirm": "file", "complete": "rename", "path": str(saves)}
-    document["spec"] |= {
-        "gpus": {"options": [1, 2]},
-        "checkpoint": {**kept, "shared": True, "trusted": True},
-    }
+def _check_kept(there: SimpleNamespace, *, how: str) -> None:
+    if how == "saved":
+        journal = there.ada.home / "journal"
+        _until(there, lambda: lost(journal.read_text().splitlines()) == [0])
+    else:
+        status = there.backend.get_job(f"{there.ada.name}/shrinks")["status"]
+        assert status["live"]["changes"] == 1
+
+
+def _describe_shrinking(user: User, python: Path, *, how: str) -> dict[str, Any]:
+    """Describe a job of 1 or 2 GPUs, with a checkpoint or with ranks that stay when their GPUs change."""
+    document, saves = training("shrinks"), user.home / "saves"
+    program = user.home / "train.py"
+    spec: dict[str, Any] = {"gpus": {"options": [1, 2]}}
+    if how == "live":
+        shutil.copy(TRAINER, program)
+        spec["processes"] = "perGpu"
+        words: tuple[object, ...] = ("python3", program, 10**6)
+    else:
+        shutil.copy(SAVER, program)
+        saves.mkdir()
+        os.chown(saves, user.uid, user.gid)
+        kept = {"signal": "SIGUSR1", "confirm": "file", "complete": "rename", "path": str(saves)}
+        spec["checkpoint"] = {**kept, "shared": True, "trusted": True}
+        words = (python, "-S", program, "good", saves, user.home / "journal", 10**6)
+    document["spec"] |= spec
     [container] = document["spec"]["template"]["spec"]["containers"]
-    words = (python, "-S", saver, "good", saves, journal, 10**6)
     container["command"] = [str(word) for word in words]
+    return document
+
+
+def _give_back(there: SimpleNamespace, document: dict[str, Any]) -> None:
     assert there.ada.submit(document).status == 0
     shrinks, comes = f"{there.ada.name}/shrinks", f"{there.bob.name}/comes"
 
@@ -671,14 +691,18 @@ def _give_back(there: SimpleNamespace, python: Path) -> None:
         has = status.get("allocation", {}).get("gpus")
         return (status["phase"], has) == ("Running", gpus)
 
-    _until(there, lambda: trains(shrinks, 2))
+    def is_ready() -> bool:
+        conditions = read(shrinks).get("conditions", [])
+        is_live = any((each["type"], each["status"]) == ("Live", "True") for each in conditions)
+        return trains(shrinks, 2) and (is_live or "checkpoint" in document["spec"])
+
+    _until(there, is_ready)
     # Ada has 3 of 4 GPUs, because one was idle until bob submits a second job.
     assert there.bob.submit(training("comes")).status == 0
     _until(there, lambda: trains(comes, 1) and trains(shrinks, 1))
     for job in (shrinks, f"{there.ada.name}/mine"):
         status = read(job)
         assert [status[each] for each in ("phase", "restarts", "failures")] == ["Running", 0, 0]
-    _until(there, lambda: lost(journal.read_text().splitlines()) == [0])
     said = there.ada("why", "shrinks").stdout
     assert "goes from 2 to 1 GPU on " in said
     assert f"given back to {there.bob.name}, which is owed 2 GPUs" in said
