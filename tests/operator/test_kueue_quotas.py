@@ -222,6 +222,15 @@ def test_refused_request_is_repeated_with_a_pause(caplog):
     assert [each.message for each in caplog.records if "no such queue" in each.message]
 
 
+def test_next_job_of_the_name_does_not_wait_for_the_refusal_of_the_former():
+    desk = Desk()
+    desk.server.refusal = "no such queue"
+    desk.settle(desk.scene())
+    desk.server.refusal = ""
+    desk.settle(replace(desk.scene(), entries={}, ceilings={}))
+    assert desk.settle(desk.scene()) == [("create", "net-0-1")]
+
+
 def admitted_desk() -> Desk:
     desk = Desk()
     for layer in (LOW, HIGH):

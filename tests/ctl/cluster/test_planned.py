@@ -15,6 +15,7 @@ from dljob.core.documents.profilefile import render_all
 from dljob.core.model import JobId
 from dljob.core.policies.baselines.fifo import Fifo
 from dljob.core.profiles import Costs, JobType, Profile, Speed
+from dljob.operator.kueue.workloads import QUEUE_LABEL
 from dljob.operator.reporting.configmap_writing import settings_text
 from dljob.operator.settings import OperatorSettings
 from dljob_wire.messages import Shape
@@ -107,6 +108,48 @@ def test_a_plan_rests_on_the_profiles_that_the_operator_publishes():
     assert effect["end"]["earliest"] < effect["end"]["expected"] < effect["end"]["latest"]
     [effect] = plan([newcomer], operator=FakeOperator(learned={"profiles": {"kind": "Other"}}))
     assert effect["end"] == {"unknownBecause": "the speed of ns/new is not known yet"}
+
+
+def test_jobs_in_queues_keep_the_quota_that_they_use():
+    queued = {"kueue.enabled": True}
+
+    def with_quota(document, *, status):
+        told = {"type": "QuotaReserved", "status": status, "reason": "Pending", "message": "none"}
+        document["status"]["conditions"] = [told | {"lastTransitionTime": write_time(NOW - 50.0)}]
+        return document
+
+    saves = {
+        "signal": "SIGUSR1",
+        "confirm": "file",
+        "path": "/ckpt",
+        "shared": True,
+        "trusted": True,
+    }
+    grows = running("grows", 0, gpus={"options": [1, 2]}, checkpoint=saves)
+    with_quota(grows, status="True")
+    waits = with_quota(job("waits", status={"phase": "Queued"}), status="False")
+    question = {"policy": "fifo"}
+    for settings, gpus in (
+        (queued, {"ns/grows": 1, "ns/waits": 0}),
+        ({}, {"ns/grows": 2, "ns/waits": 2}),
+    ):
+        asked = planner([grows, waits], operator=FakeOperator(policy="max-min", **settings))
+        answer = asked.what_if(question, seconds=60.0)
+        assert {each["job"]: each["gpus"] for each in answer["futures"][0]["jobs"]} == gpus
+        assert (planned.QUEUED in answer["notes"]) == bool(settings)
+
+
+def test_a_plan_says_that_the_quota_of_a_new_job_is_not_known():
+    newcomer = job("new")
+    for labels, settings in (({}, {"kueue.enabled": True}), ({QUEUE_LABEL: "a"}, {})):
+        newcomer["metadata"]["labels"] = labels
+        asked = planner(operator=FakeOperator(**settings))
+        asked.plan([newcomer])
+        assert planned.QUEUED not in asked.limits
+    asked = planner(operator=FakeOperator(**{"kueue.enabled": True}))
+    [effect] = asked.plan([newcomer])
+    assert effect["step"] == "start"
+    assert planned.QUEUED in asked.limits
 
 
 def test_a_policy_gets_its_state_from_the_operator(monkeypatch):

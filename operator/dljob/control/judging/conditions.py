@@ -48,8 +48,9 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
     )
 
 
+NOT_QUEUED = "NotQueued"
 _NO_QUEUE = Ceiling(
-    0, "NotQueued", "the job asks Kueue for no quota: it is suspended, or in no queue"
+    0, NOT_QUEUED, "the job asks Kueue for no quota: it is suspended, or in no queue"
 )
 
 

@@ -305,6 +305,7 @@ class Quotas:
         self._deleted &= shown
         demands = ((job, self._demand(entry)) for job, entry in scene.entries.items())
         meant = {job: each for job, each in demands if each.queue or job in self._found}
+        self._refused.keep({each for each in self._refused if each[0] in meant})
         limits, now = self._limits.granting(scene.priorities), self._clock()
         counted = self._count_on(scene)
         for job, decided in iter_demands(scene, meant):

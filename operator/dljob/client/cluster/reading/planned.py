@@ -23,6 +23,7 @@ from dljob.control.deciding.futures import (
 )
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.gpus.marking import marked
+from dljob.control.judging.conditions import NOT_QUEUED
 from dljob.control.scheduling import Options
 from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
@@ -30,15 +31,17 @@ from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import ConditionType
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
-from dljob.core.model import GpuRef, Job, JobId, Node, Phase, Snapshot
+from dljob.core.model import Ceiling, GpuRef, Job, JobId, Node, Phase, Snapshot
 from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.known_policies import read_live_policy
 from dljob.operator.jobs.entries import Jobs, Specs
+from dljob.operator.kueue.workloads import QUEUE_LABEL
 from dljob.operator.nodes.nodes import read_node
 from dljob_wire.messages import Shape
 
 NEEDED: Final = ("policy", "mechanism", "seed")
+KUEUE: Final = "kueue.enabled"
 GROUPS: Final = ("costs.", "limits.")
 """A decision depends on these settings, and on these groups of settings."""
 
@@ -55,6 +58,10 @@ LATER: Final = (
 )
 LIMITS: Final = (
     "the plan does not know whether nodes have the CPUs and the memory that pods request"
+)
+QUEUED: Final = (
+    "the plan assumes that jobs in queues of Kueue keep the quota that they use now, and that Kueue admits new jobs"
+    " in queues at once"
 )
 UNLEARNED: Final = (
     "the plan takes speeds only from the jobs that run now, because the operator's profiles cannot be read; ask for"
@@ -139,11 +146,17 @@ class Planner:
         self.limits = (LIMITS, *lacks) if self._learned else (LIMITS, UNLEARNED, *lacks)
         """The facts that the answers lack."""
         self._limits = self._options.limits.granting(granted)
+        self._has_queues = any(each["name"] == KUEUE and each["value"] for each in settings)
         self._profiles = {profile.type: profile for profile in read_profiles(self._learned)}
+        entries = self._read_entries(jobs)
+        ceilings = dict(_iter_ceilings(entries.values())) if self._has_queues else {}
+        if ceilings:
+            self.limits = (*self.limits, QUEUED)
         self._scene = Scene(
             now=now,
             epoch=0,
-            entries=self._read_entries(jobs),
+            entries=entries,
+            ceilings=ceilings,
             job_pods={},
             nodes={node.name: node for node in self._iter_nodes(nodes)},
             mechanism=self._options.mechanism,
@@ -151,6 +164,9 @@ class Planner:
 
     def plan(self, newcomers: Sequence[Json]) -> list[Json]:
         """Show the effects of ``newcomers``, as the dry run of the API server returns them."""
+        is_queued = any(QUEUE_LABEL in (each["metadata"].get("labels") or {}) for each in newcomers)
+        if self._has_queues and is_queued and QUEUED not in self.limits:
+            self.limits = (*self.limits, QUEUED)
         after = joined(self._scene, [self._read_newcomer(each) for each in newcomers])
         try:
             return plan_documents(
@@ -228,6 +244,19 @@ class Planner:
             # Other options of the same policy read it too.
             policy_state=self._learned.get("state") if is_its else None,
         )
+
+
+def _iter_ceilings(entries: Iterable[Entry]) -> Iterator[tuple[JobId, Ceiling]]:
+    """Yield the jobs in queues of Kueue that use quota or have none; what Kueue admits next is not known."""
+    for entry in entries:
+        quota, placement = (
+            entry.status.condition(ConditionType.QUOTA_RESERVED),
+            entry.status.placement,
+        )
+        if quota is None or quota.reason == NOT_QUEUED or (quota.status and placement is None):
+            continue
+        gpus = placement.gpus if placement is not None else 0
+        yield entry.job.id, Ceiling(gpus, quota.reason, quota.message)
 
 
 def _read_settings(documents: Sequence[Json]) -> Settings:
