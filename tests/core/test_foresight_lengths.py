@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -110,5 +111,7 @@ def test_unchanged_job_keeps_its_tenure():
     assert memory.tenures[JobId("job")].since == 0.0
     gone = remember(memory, now=250.0)
     assert (gone.tenures, gone.usual_tenure) == ({}, 0.0)
+    view = make_view(replace(make_snapshot(CLUSTER, now=250.0), paused=frozenset({job.id})))
+    assert remember_tenures(memory, view) == ({}, 250.0)
     stopped = remember(memory, make_state("job"), now=250.0)
     assert (stopped.tenures, stopped.usual_tenure) == ({}, 250.0)

@@ -10,9 +10,9 @@ from dljob.core import cycle, keeping
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
 from dljob.core.explaining.sentences import sentence_for_step
-from dljob.core.model import Cause, CauseCode, JobId, JobState, Snapshot
+from dljob.core.model import Cause, CauseCode, Ceiling, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
-from dljob.core.planning import Reshape, Stop, Wait, settle
+from dljob.core.planning import Reshape, Start, Stop, Wait, settle
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
 from dljob.sim import policies
 from tests.builders import FakePolicy, decide, make_cluster, make_snapshot, make_state
@@ -154,12 +154,26 @@ def test_job_stopped_within_the_share_of_its_user_is_outranked():
             states = sorted((*view.running, *view.pending), key=lambda s: -s.order)
             return Decision({s.id: Share(1) for s in states[: view.cluster.total]})
 
-    old = make_state("a/1", options=(1,), holds={"n1": (0,)})
-    other = make_state("b/1", options=(1,), holds={"n1": (1,)})
-    snapshot = shared(old, other, make_state("b/2", options=(1,)), gpus=2)
+    old = [make_state(f"a/{n}", options=(1,), holds={"n1": (n,)}, order=n) for n in range(2)]
+    others = [
+        make_state(f"b/{n}", options=(1,), holds={"n1": (n,)}, order=n, ceiling=ceiling)
+        for n, ceiling in ((2, None), (3, None), (4, Ceiling(0)))
+    ]
+    new = [make_state(f"b/{n}", options=(1,), order=n) for n in (5, 6, 7)]
+    snapshot = shared(*old, *others, *new, gpus=5, shares={"a": 2, "b": 3})
     plan = cycle.schedule(snapshot, Newest())
-    [stop] = [step for step in plan.steps if isinstance(step, Stop)]
-    assert (stop.job, stop.cause) == ("b/1", Cause(CauseCode.OUTRANKED, JobId("b/2")))
+    stops = {step.job: step for step in plan.steps if isinstance(step, Stop)}
+    takers = {
+        ref: step.job
+        for step in plan.steps
+        if isinstance(step, Start)
+        for ref in step.placement.refs()
+    }
+    assert stops.keys() == {"b/2", "b/3", "b/4"}
+    assert stops[JobId("b/4")].cause == Cause(CauseCode.QUEUE_QUOTA)
+    for job in (JobId("b/2"), JobId("b/3")):
+        [ref] = stops[job].old.refs()
+        assert stops[job].cause == Cause(CauseCode.OUTRANKED, takers[ref])
 
 
 def test_job_that_started_last_shrinks_first():

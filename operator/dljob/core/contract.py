@@ -44,8 +44,8 @@ class View:
     predictor: Predictor
     find_there: Callable[[Collection[JobId]], Collection[JobId]]
     """
-    Return which of these jobs run or wait, also those that the view does not show: suspended jobs, jobs that cannot run
-    now, and jobs of users that this decision is not about.
+    Return which of these jobs are not over. Such a job may be missing in the view: it is suspended, cannot run now, is tried
+    again after a pause, or its user is not the one whose share this decision is about.
     """
     seed: int = 0
     state: object = None

@@ -34,6 +34,8 @@ from dljob.core.queues import Queue
 
 TURN_S: Final = 300.0
 """About how long a user keeps a GPU that cannot be divided."""
+_QUEUE_QUOTA: Final = Cause(CauseCode.QUEUE_QUOTA)
+_OUTRANKED: Final = CauseCode.OUTRANKED
 _EXACT: Final = 1e-6
 _HALVINGS: Final = 50
 
@@ -212,21 +214,33 @@ def share_out(snapshot: Snapshot, decide: Decide, *, enough: int = 0) -> Plan:
 
 
 def _name_successors(snapshot: Snapshot, plan: Plan) -> tuple[Step, ...]:
-    """Give each job that stops within the share of its user the job that comes before it as the reason."""
+    """Give each job that stops within the share of its user the job that gets GPUs in its place as the reason."""
     before, after = count_gpus(snapshot), count_gpus(snapshot, plan)
-    starts: dict[str, JobId] = {}
+    gains = [each for each in plan.steps if isinstance(each, Start | Reshape | Move)]
+    bound = {state.id for state in snapshot.running if state.ceiling is not None}
+
+    def find_successor(step: Stop) -> JobId | None:
+        user, old = namespace_of(step.job), set(step.old.refs())
+        own = [(each.job, _find_gain(each)) for each in gains if namespace_of(each.job) == user]
+        own = [(job, gpus) for job, gpus in own if gpus]
+        own.sort(key=lambda each: old.isdisjoint(each[1]))
+        return own[0][0] if own and after[user] >= before[user] else None
+
+    steps: list[Step] = []
     for step in plan.steps:
-        if isinstance(step, Start):
-            starts.setdefault(namespace_of(step.job), step.job)
-    return tuple(
-        replace(step, cause=Cause(CauseCode.OUTRANKED, starts[user]))
-        if isinstance(step, Stop)
-        and step.cause.code is CauseCode.QUEUE_QUOTA
-        and (user := namespace_of(step.job)) in starts
-        and after[user] >= before[user]
-        else step
-        for step in plan.steps
-    )
+        # A ceiling in the snapshot is the quota of a queue, which no share explains.
+        if isinstance(step, Stop) and step.cause == _QUEUE_QUOTA and step.job not in bound:
+            job = find_successor(step)
+            steps.append(step if job is None else replace(step, cause=Cause(_OUTRANKED, job)))
+        else:
+            steps.append(step)
+    return tuple(steps)
+
+
+def _find_gain(step: Start | Reshape | Move) -> set[GpuRef]:
+    if isinstance(step, Start):
+        return set(step.placement.refs())
+    return set(step.new.refs()).difference(step.old.refs())
 
 
 def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:

@@ -65,6 +65,7 @@ def take_snapshot(
     quarantine = quarantine if quarantine is not None else Quarantine()
     running: list[JobState] = []
     pending: list[JobState] = []
+    paused: set[JobId] = set()
     kept: dict[GpuRef, str] = {}
     beyond: dict[str, int] = {}
     """The number of GPUs of these jobs by namespace."""
@@ -74,6 +75,8 @@ def take_snapshot(
             if entry.may_come_back:
                 # No other job can get these GPUs, so they count as used.
                 _count(beyond, job, more=len(entry.status.leftover))
+            if not entry.is_over:
+                paused.add(job)
             continue
         state = None
         if not entry.problem and job not in quarantine.jobs:
@@ -83,7 +86,9 @@ def take_snapshot(
                 quarantine.add(job, error)
         if state is not None:
             (running if state.placement is not None else pending).append(state)
-        elif entry.status.placement is not None:
+            continue
+        paused.add(job)
+        if entry.status.placement is not None:
             kept |= dict.fromkeys(entry.status.placement.refs(), f"job {job} is set aside")
             _count(beyond, job, more=entry.status.placement.gpus)
     unavailable = kept | find_unproven(scene)
@@ -98,6 +103,7 @@ def take_snapshot(
         seed=seed,
         limits=(limits or NamespaceLimits()).less(beyond),
         policy_state=policy_state,
+        paused=frozenset(paused),
     )
 
 

@@ -46,6 +46,8 @@ class Snapshot:
     """The GPU time of users until the last decision, where they are owed shares."""
     policy_state: object = None
     """The state that the policy returned last: a value of its own, ``None`` the first time."""
+    paused: frozenset[JobId] = frozenset()
+    """Jobs that nothing is decided about now, such as those that are tried again after a pause."""
     whole: "Snapshot | None" = None
     """The snapshot of all jobs, where this one shows only some of them."""
 
@@ -61,10 +63,10 @@ class Snapshot:
             object.__setattr__(self, "pending", Queue.of(self.pending))
 
     def find_there(self, jobs: Collection[JobId]) -> Collection[JobId]:
-        """Return which of these jobs run or wait."""
-        whole = self.whole or self
-        running = {state.id for state in whole.running}.intersection(jobs)
-        return running.union(whole.queue.select(jobs))
+        """Return which of these jobs are not over."""
+        whole, asked = self.whole or self, frozenset(jobs)
+        running = asked.intersection(state.id for state in whole.running)
+        return running | whole.queue.select(asked).keys() | (asked & whole.paused)
 
     @property
     def queue(self) -> Queue[JobState]:

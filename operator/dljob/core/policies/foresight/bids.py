@@ -115,6 +115,11 @@ class Bid:
         return held is not None and held.gpu_type != self.curve.gpu_type
 
     @property
+    def starts_unknown(self) -> bool:
+        """Return whether a start of a job that was never measured is under way."""
+        return self.is_guessed and self.held > 0 and self.state.adjusting
+
+    @property
     def speed_now(self) -> float:
         """Return the speed of a running job on its GPUs, packed on the fewest nodes."""
         held = self.state.placement

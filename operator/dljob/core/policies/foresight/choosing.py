@@ -164,15 +164,14 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
     held, curve, price = bid.held, bid.curve, bid.price
     # Most jobs hold no broken GPU, so each option weighs its number, and a call for each is saved.
     is_simple = bid.usable == held or bid.switches
-    nothing = 0.0
+    nothing = start = 0.0
     if held:
         # It has to save, and later to start again: a change too many, and half of one more.
         now, cost = price * curve.speeds.get(held, 0.0), bid.restart_cost_of(bid.state.least)
         # A start under way soon shows how fast the job is. Until then its GPUs are as well used as by any other job of which
-        # as little is known, and a stop would lose all that the start has taken.
-        is_first = bid.is_guessed and bid.state.adjusting
-        lost = 1.0 if is_first else cost / min(horizon, bid.horizon)
-        nothing = -now * lost
+        # as little is known, and a change would lose all that the start has taken.
+        start = now if bid.starts_unknown else 0.0
+        nothing = -max(start, now * cost / min(horizon, bid.horizon))
     yield 0, 0, nothing
     is_listed = False
     for gpus, speed in curve.options:
@@ -183,7 +182,8 @@ def _iter_options(bid: Bid, horizon: float) -> Iterator[Option]:
         elif bid.part == 0.0:
             yield gpus, weight, price * speed
         else:
-            yield gpus, weight, bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon)
+            worth = bid.worth(speed, cost=bid.cost_of(gpus), horizon=horizon)
+            yield gpus, weight, worth - start
     if held in curve.speeds and not is_listed:
         # Fewer GPUs would be as fast, but to change over costs something.
         kept = bid.worth(curve.speeds[held], cost=0.0, horizon=horizon)
@@ -240,6 +240,8 @@ def _iter_visitors(
     """The running jobs of other types that would be better off on this one."""
     for bid in bids:
         if not bid.held or len(bid.curves) == 1 or bid.curve.gpu_type == kind or bid.switches:
+            continue
+        if bid.starts_unknown:
             continue
         curve, now = bid.curve_on(kind), bid.speed_now
         if curve is not None and curve.top > now:

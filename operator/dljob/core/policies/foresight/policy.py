@@ -195,10 +195,12 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
     A job of this name that trains again is another one, or was away from the controller for a while.
     """
     running = {state.id for state in (*view.running, *view.beside)}
-    there = view.find_there(memory.progress)
+    gone = [job for job in memory.progress if job not in running]
+    there = view.find_there(gone) if gone else ()
     since = view.now - memory.at
     lengths = {job: length for job, length in memory.lengths.items() if job not in running}
-    for job, (attained, pace, _) in memory.progress.items():
+    for job in gone:
+        attained, pace, _ = memory.progress[job]
         if job not in there and attained + pace * since > 0.0:
             lengths[job] = attained + pace * since
     return dict(list(lengths.items())[-MOST_REMEMBERED:])
@@ -243,11 +245,13 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
                 attained, pace = state.service_at(view.now), float(bid.held)
             progress[state.id] = Progress(attained, pace, state.job.submitted_at)
     hidden = [job for job in memory.progress if job not in progress]
-    for job in view.find_there(hidden) if hidden else ():
-        # It was stopped before it was hidden, and trains no more.
-        attained, pace, submitted_at = memory.progress[job]
+    if hidden:
+        train = {state.id for state in (*view.running, *view.beside)}
         since = view.now - memory.at
-        progress[job] = Progress(attained + pace * since, 0.0, submitted_at)
+        for job in view.find_there(hidden):
+            attained, pace, submitted_at = memory.progress[job]
+            attained, pace = attained + pace * since, pace if job in train else 0.0
+            progress[job] = Progress(attained, pace, submitted_at)
     return progress
 
 

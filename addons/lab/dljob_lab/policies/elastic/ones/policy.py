@@ -251,7 +251,7 @@ class _Round:
         return replace(
             self._memory,
             decisions=self._memory.decisions + 1,
-            newest_order=self._newest if updated else self._memory.newest_order,
+            newest_order=max(self._newest if updated else -1, self._memory.newest_order),
             updated_at=self._view.now if updated else self._memory.updated_at,
             trainees={**known, **asked},
             population=self._population,
