@@ -302,7 +302,10 @@ def survive(
         trouble.come_to_rest()
         lives = read_all(folder / "witness")
         expected = Expected(
-            trouble.iterations, disturbances=tuple(trouble.disturbances), outlived=1
+            trouble.iterations,
+            disturbances=tuple(trouble.disturbances),
+            outlived=1,
+            is_hasty=True,
         )
         broken = find_broken_laws(lives, expected)
         assert not broken, broken
