@@ -34,8 +34,6 @@ from dljob.core.queues import Queue
 
 TURN_S: Final = 300.0
 """About how long a user keeps a GPU that cannot be divided."""
-_QUEUE_QUOTA: Final = Cause(CauseCode.QUEUE_QUOTA)
-_OUTRANKED: Final = CauseCode.OUTRANKED
 _EXACT: Final = 1e-6
 _HALVINGS: Final = 50
 
@@ -209,38 +207,34 @@ def share_out(snapshot: Snapshot, decide: Decide, *, enough: int = 0) -> Plan:
     now, wake_at = snapshot.now, best.wake_at
     if len(owed) > 1 and sum(owed.values()) >= total:
         wake_at = min(now + TURN_S, inf if wake_at is None else wake_at)
-    use = Use(now, snapshot.use.at(now), count_gpus(snapshot, best))
-    return replace(best, steps=_name_successors(snapshot, best), wake_at=wake_at, use=use)
+    after = count_gpus(snapshot, best)
+    use = Use(now, snapshot.use.at(now), after)
+    return replace(best, steps=_name_successors(snapshot, best, after), wake_at=wake_at, use=use)
 
 
-def _name_successors(snapshot: Snapshot, plan: Plan) -> tuple[Step, ...]:
+def _name_successors(snapshot: Snapshot, plan: Plan, after: Mapping[str, int]) -> tuple[Step, ...]:
     """Give each job that stops within the share of its user the job that gets GPUs in its place as the reason."""
-    before, after = count_gpus(snapshot), count_gpus(snapshot, plan)
-    gains = [each for each in plan.steps if isinstance(each, Start | Reshape | Move)]
-    bound = {state.id for state in snapshot.running if state.ceiling is not None}
-
-    def find_successor(step: Stop) -> JobId | None:
-        user, old = namespace_of(step.job), set(step.old.refs())
-        own = [(each.job, _find_gain(each)) for each in gains if namespace_of(each.job) == user]
-        own = [(job, gpus) for job, gpus in own if gpus]
-        own.sort(key=lambda each: old.isdisjoint(each[1]))
-        return own[0][0] if own and after[user] >= before[user] else None
-
-    steps: list[Step] = []
+    gains: dict[str, dict[GpuRef, JobId]] = {}
     for step in plan.steps:
-        # A ceiling in the snapshot is the quota of a queue, which no share explains.
-        if isinstance(step, Stop) and step.cause == _QUEUE_QUOTA and step.job not in bound:
-            job = find_successor(step)
-            steps.append(step if job is None else replace(step, cause=Cause(_OUTRANKED, job)))
-        else:
-            steps.append(step)
+        if isinstance(step, Start | Reshape | Move):
+            had = () if isinstance(step, Start) else step.old.refs()
+            new = step.placement if isinstance(step, Start) else step.new
+            more = dict.fromkeys((ref for ref in new.refs() if ref not in had), step.job)
+            gains.setdefault(namespace_of(step.job), {}).update(more)
+    before = count_gpus(snapshot)
+    # A ceiling in the snapshot is the quota of a queue, which no share explains.
+    bound = {state.id for state in snapshot.running if state.ceiling is not None}
+    steps = list(plan.steps)
+    for place, step in enumerate(steps):
+        user = namespace_of(step.job)
+        taken = gains.get(user)
+        if not taken or after[user] < before[user] or step.job in bound:
+            continue
+        if isinstance(step, Stop) and step.cause.code is CauseCode.QUEUE_QUOTA:
+            first = next(iter(taken.values()))
+            job = next((taken[ref] for ref in step.old.refs() if ref in taken), first)
+            steps[place] = replace(step, cause=Cause(CauseCode.OUTRANKED, job))
     return tuple(steps)
-
-
-def _find_gain(step: Start | Reshape | Move) -> set[GpuRef]:
-    if isinstance(step, Start):
-        return set(step.placement.refs())
-    return set(step.new.refs()).difference(step.old.refs())
 
 
 def _find_over(has: Mapping[str, int], owed: Mapping[str, int]) -> set[str]:

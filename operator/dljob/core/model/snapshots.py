@@ -64,6 +64,8 @@ class Snapshot:
 
     def find_there(self, jobs: Collection[JobId]) -> Collection[JobId]:
         """Return which of these jobs are not over."""
+        if not jobs:
+            return ()  # The usual case, in each decision.
         whole, asked = self.whole or self, frozenset(jobs)
         running = asked.intersection(state.id for state in whole.running)
         return running | whole.queue.select(asked).keys() | (asked & whole.paused)

@@ -41,9 +41,10 @@ from dljob.operator.nodes.nodes import read_node
 from dljob_wire.messages import Shape
 
 NEEDED: Final = ("policy", "mechanism", "seed")
-KUEUE: Final = "kueue.enabled"
 GROUPS: Final = ("costs.", "limits.")
 """A decision depends on these settings, and on these groups of settings."""
+
+KUEUE: Final = "kueue.enabled"
 
 SET_ASIDE: Final = (
     (ConditionType.SET_ASIDE.value, "True"),
@@ -249,10 +250,8 @@ class Planner:
 def _iter_ceilings(entries: Iterable[Entry]) -> Iterator[tuple[JobId, Ceiling]]:
     """Yield the jobs in queues of Kueue that use quota or have none; what Kueue admits next is not known."""
     for entry in entries:
-        quota, placement = (
-            entry.status.condition(ConditionType.QUOTA_RESERVED),
-            entry.status.placement,
-        )
+        status = entry.status
+        quota, placement = status.condition(ConditionType.QUOTA_RESERVED), status.placement
         if quota is None or quota.reason == NOT_QUEUED or (quota.status and placement is None):
             continue
         gpus = placement.gpus if placement is not None else 0

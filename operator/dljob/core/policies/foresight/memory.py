@@ -143,8 +143,7 @@ def remember_tenures(memory: Memory, view: View) -> tuple[Mapping[JobId, Tenure]
         tenures[state.id] = known
     usual = memory.usual_tenure
     # The end of a job is no change: each bid has its own, and that of one job says nothing about others.
-    gone = [job for job in memory.tenures if job not in tenures]
-    stopped = view.find_there(gone) if gone else ()
+    stopped = view.find_there([job for job in memory.tenures if job not in tenures])
     for job, known in memory.tenures.items():
         is_over = job in stopped or (job in tenures and tenures[job].since != known.since)
         # A job that is changed while it still starts was given its GPUs too early, not for too long.

@@ -196,7 +196,7 @@ def _remember_ends(memory: Memory, view: View) -> Mapping[JobId, float]:
     """
     running = {state.id for state in (*view.running, *view.beside)}
     gone = [job for job in memory.progress if job not in running]
-    there = view.find_there(gone) if gone else ()
+    there = view.find_there(gone)
     since = view.now - memory.at
     lengths = {job: length for job, length in memory.lengths.items() if job not in running}
     for job in gone:
@@ -244,14 +244,11 @@ def _note_progress(memory: Memory, bids: Iterable[Bid], *, view: View) -> Mappin
             if bid.is_guessed:
                 attained, pace = state.service_at(view.now), float(bid.held)
             progress[state.id] = Progress(attained, pace, state.job.submitted_at)
-    hidden = [job for job in memory.progress if job not in progress]
-    if hidden:
-        train = {state.id for state in (*view.running, *view.beside)}
-        since = view.now - memory.at
-        for job in view.find_there(hidden):
-            attained, pace, submitted_at = memory.progress[job]
-            attained, pace = attained + pace * since, pace if job in train else 0.0
-            progress[job] = Progress(attained, pace, submitted_at)
+    train = {state.id for state in (*view.running, *view.beside)}
+    for job in view.find_there([job for job in memory.progress if job not in progress]):
+        attained, pace, submitted_at = memory.progress[job]
+        attained += pace * (view.now - memory.at)
+        progress[job] = Progress(attained, pace if job in train else 0.0, submitted_at)
     return progress
 
 

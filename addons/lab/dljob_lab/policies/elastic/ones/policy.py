@@ -246,14 +246,13 @@ class _Round:
     def remember(self, shares: Mapping[JobId, Share]) -> Memory:
         """The state for the next decision."""
         updated, known = self._updated, self._memory.trainees
-        asked = self._trainees.remember(shares, is_update=updated)
-        # Jobs that the policy is not asked about now stay known.
         return replace(
             self._memory,
             decisions=self._memory.decisions + 1,
             newest_order=max(self._newest if updated else -1, self._memory.newest_order),
             updated_at=self._view.now if updated else self._memory.updated_at,
-            trainees={**known, **asked},
+            # Jobs that the policy is not asked about now stay known.
+            trainees={**known, **self._trainees.remember(shares, is_update=updated)},
             population=self._population,
         )
 
