@@ -302,10 +302,7 @@ def survive(
         trouble.come_to_rest()
         lives = read_all(folder / "witness")
         expected = Expected(
-            trouble.iterations,
-            disturbances=tuple(trouble.disturbances),
-            outlived=1,
-            is_hasty=True,
+            trouble.iterations, disturbances=tuple(trouble.disturbances), outlived=1
         )
         broken = find_broken_laws(lives, expected)
         assert not broken, broken
