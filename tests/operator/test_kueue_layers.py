@@ -25,6 +25,8 @@ PENDING = Request("q")
 ADMITTED = Request(
     "q", is_judged=True, is_reserved=True, is_admitted=True, is_ready=True, flavor="a100"
 )
+NODES = (frozenset[tuple[str, str]](), frozenset({("gpu", "h100")}))
+ELSEWHERE = replace(ADMITTED, nodes=NODES[1])
 EVICTED = replace(ADMITTED, is_evicted=True, told="back for team-b")
 ALL = {LOW: ADMITTED, MIDDLE: ADMITTED, HIGH: ADMITTED}
 
@@ -48,7 +50,7 @@ def test_ceiling_is_the_sum_of_the_admitted_layers_up_to_a_gap():
         ({LOW: ADMITTED}, 2),
         ({LOW: ADMITTED, HIGH: ADMITTED}, 2),
         ({LOW: ADMITTED, MIDDLE: EVICTED, HIGH: ADMITTED}, 2),
-        ({LOW: ADMITTED, MIDDLE: replace(ADMITTED, nodes=frozenset({("gpu", "h100")}))}, 2),
+        ({LOW: ADMITTED, MIDDLE: ELSEWHERE}, 2),
         ({LOW: ADMITTED, MIDDLE: replace(ADMITTED, flavor="spot")}, 4),
         (ALL, 8),
     ]
@@ -96,6 +98,22 @@ def test_unused_layers_are_given_back():
     ceiling = find_ceiling(demand, ALL)
     assert ceiling is not None
     assert ceiling.gpus == 4, "no decision may count on a layer that goes"
+
+
+def test_layer_on_other_nodes_is_given_back():
+    requests = {LOW: ADMITTED, MIDDLE: ELSEWHERE}
+    assert find_due(running(2, known=2), requests) == {MIDDLE: Wanted.RETURNED}
+    assert find_due(running(2, holds=4, known=2), requests) == {}
+    assert find_due(running(4, known=2), requests) == {}, "the job has still to shrink"
+
+
+def test_job_that_does_not_start_has_no_layer_and_stays_bound():
+    idle = replace(JOB, reach=0)
+    assert find_due(idle, {LOW: ADMITTED}) == {LOW: Wanted.GONE}
+    assert find_due(idle, {}) == {}
+    ceiling = find_ceiling(idle, {})
+    assert ceiling is not None
+    assert (ceiling.gpus, ceiling.reason) == (0, "Returned")
 
 
 def test_training_is_reported_once():
@@ -230,6 +248,8 @@ class World:
     """The job is in its queue, and neither suspended nor over."""
     options: list[int] = field(default_factory=lambda: [2, 4, 8])
     can_change: bool = True
+    is_steady: bool = False
+    """Kueue admits a layer on the nodes of the lowest."""
 
     @property
     def reserved(self) -> int:
@@ -242,7 +262,9 @@ class World:
         self.rng.shuffle(waiting)
         for layer in waiting:
             if self.reserved + layer.high - layer.low <= self.quota:
-                self.requests[layer] = ADMITTED
+                lowest = self.requests[min(self.requests)]
+                nodes = lowest.nodes if self.is_steady else self.rng.choice(NODES)
+                self.requests[layer] = replace(ADMITTED, nodes=nodes)
 
     def evict(self) -> None:
         """Any layer, as Kueue does where a smaller one above it suffices."""
@@ -270,7 +292,7 @@ class World:
         self.wishes = not self.wishes
 
     def stop_using(self) -> None:
-        reach = self.rng.choice([JOB.reach, self.demand.decided or JOB.reach])
+        reach = self.rng.choice([JOB.reach, self.demand.decided])
         self.demand = replace(self.demand, reach=reach)
 
     def decide(self) -> None:
@@ -300,7 +322,7 @@ class World:
     def write(self) -> None:
         for layer, wanted in find_due(self.demand, self.requests).items():
             match wanted:
-                case Wanted.GONE:
+                case Wanted.GONE | Wanted.RETURNED:
                     del self.requests[layer]
                 case Wanted.CLEARED:
                     self.requests[layer] = PENDING
@@ -315,6 +337,7 @@ class World:
 
 
 def settle(world: World) -> None:
+    world.is_steady = True
     for _ in range(30):
         world.decide()
         world.release()

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,8 +21,8 @@ from dljob.kube.watches.mirror import Mirrors
 from dljob.operator.kueue.layers import Layer
 from dljob.operator.kueue.quotas import KueueSettings, Quotas, find_boost, read_demand
 from dljob.operator.kueue.workloads import BOOST, QUEUE_LABEL, priority_of
+from tests.control.scenes import Cast, make_scene, run, running
 from tests.control.scenes import cast as cast_job
-from tests.control.scenes import make_scene, run, running
 from tests.operator.manifests import make_manifest
 from tests.servers.api import Json
 
@@ -65,6 +66,8 @@ class Server:
         known = self._mirrors.workloads.get(Name(namespace, name))
         assert known is not None
         assert changes["metadata"]["resourceVersion"] == known["metadata"]["resourceVersion"]
+        if self.refusal:
+            raise Rejected(403, {"message": self.refusal})
         if not sub:
             annotations = changes["metadata"]["annotations"]
             self.asked.append(("boost", f"{name} {annotations[BOOST]}"))
@@ -83,29 +86,35 @@ class Server:
 
 
 class Desk:
-    """One job in a queue, and the quotas of the operator."""
+    """Jobs in a queue, and the quotas of the operator."""
 
     def __init__(self, **labels: str) -> None:
         self.now = 1000.0
         self.mirrors = Mirrors()
         self.server = Server(self.mirrors)
-        job = make_manifest("net")
-        labels = labels or {QUEUE_LABEL: "q"}
+        self.show_job("net", labels or {QUEUE_LABEL: "q"})
+        for name, pool in (("n0", "x"), ("n1", "x"), ("n2", "y")):
+            metadata = {"name": name, "resourceVersion": "2", "labels": {"pool": pool}}
+            self.mirrors.nodes.show({"metadata": metadata, "spec": {}, "status": {}})
+        self.show_flavor("f", pool="x")
+        self.quotas = self.make_quotas()
+        self.supposed = 2
+        """The GPUs that the policy would give the job."""
+        self.suppose: Callable[[Scene], dict[JobId, int]] = lambda _: {JOB: self.supposed}
+
+    def show_job(self, name: str, labels: dict[str, str]) -> None:
+        job = make_manifest(name)
         job["metadata"] |= {
             "namespace": TEAM,
-            "uid": "1-2",
+            "uid": f"1-{name}",
             "resourceVersion": "1",
             "labels": labels,
         }
         self.mirrors.jobs.show(job)
-        for name, pool in (("n0", "x"), ("n1", "x"), ("n2", "y")):
-            metadata = {"name": name, "resourceVersion": "2", "labels": {"pool": pool}}
-            self.mirrors.nodes.show({"metadata": metadata, "spec": {}, "status": {}})
-        flavor = {"metadata": {"name": "f", "resourceVersion": "3"}}
-        self.mirrors.flavors.show({**flavor, "spec": {"nodeLabels": {"pool": "x"}}})
-        self.quotas = self.make_quotas()
-        self.supposed = 2
-        """The GPUs that the policy would give the job."""
+
+    def show_flavor(self, name: str, version: str = "3", **labels: str) -> None:
+        flavor = {"metadata": {"name": name, "resourceVersion": version}}
+        self.mirrors.flavors.show({**flavor, "spec": {"nodeLabels": labels}})
 
     def make_quotas(self, **settings: Any) -> Quotas:
         return Quotas(
@@ -116,17 +125,23 @@ class Desk:
             clock=lambda: self.now,
         )
 
-    def admit(self, *layers: Layer, evicted: bool = False) -> None:
+    def admit(self, *layers: Layer, evicted: bool = False, flavor: str = "f") -> None:
         for low, high in layers:
             known = self.mirrors.workloads.get(Name(TEAM, f"net-{low}-{high}"))
             assert known is not None
             true = ["QuotaReserved", "Admitted", *(["Evicted"] if evicted else [])]
             conditions = [{"type": kind, "status": "True", "reason": "Preempted"} for kind in true]
-            flavors = {"flavors": {"nvidia.com/gpu": "f"}}
+            flavors = {"flavors": {"nvidia.com/gpu": flavor}}
             admission = {"podSetAssignments": [flavors]}
             self.server.put({**known, "status": {"conditions": conditions, "admission": admission}})
 
-    def scene(self, gpus: int = 0, **job: Any) -> Scene:
+    def refuse(self, workload: str) -> None:
+        known = self.mirrors.workloads.get(Name(TEAM, workload))
+        assert known is not None
+        waits = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "full"}
+        self.server.put({**known, "status": {"conditions": [waits]}})
+
+    def scene(self, gpus: int = 0, *others: Cast, **job: Any) -> Scene:
         """The scene after a cycle; the job has GPUs 0 and following of the first node."""
         held = tuple(range(gpus))
         usual: dict[str, Any] = {
@@ -141,7 +156,7 @@ class Desk:
             if gpus
             else cast_job(JOB, **(usual | job))
         )
-        scene = make_scene(there)
+        scene = make_scene(there, *others)
         return replace(scene, ceilings=self.quotas.read(scene.entries))
 
     def settle(self, scene: Scene) -> list[tuple[str, str]]:
@@ -157,7 +172,7 @@ class Desk:
 
         async def look() -> None:
             self.quotas.note_change()
-            looking = asyncio.create_task(self.quotas.run(see, lambda _: {JOB: self.supposed}))
+            looking = asyncio.create_task(self.quotas.run(see, self.suppose))
             # The second look begins when the writes of the first are done.
             while looks < 2:
                 await asyncio.sleep(0.01)
@@ -286,6 +301,126 @@ def test_unused_quota_is_given_back_and_asked_for_again():
     assert desk.settle(desk.scene(1)) == [("create", "net-1-2")]
 
 
+@pytest.mark.parametrize("why", ["full", "on hold"])
+def test_job_whose_quota_is_refused_keeps_no_other_from_growing(why):
+    desk = Desk()
+    rival = JobId(f"{TEAM}/rival")
+    desk.show_job("rival", {QUEUE_LABEL: "q"})
+    waiting = cast_job(rival, checkpoint=Checkpoint(trusted=True), options=(1, 2))
+
+    def prefer_rival(scene: Scene) -> dict[JobId, int]:
+        return {rival: 2} if scene.ceilings[rival].gpus else {JOB: scene.ceilings[JOB].gpus}
+
+    desk.suppose = prefer_rival
+    asked = desk.settle(desk.scene(0, waiting))
+    assert sorted(asked) == [("create", "net-0-1"), ("create", "rival-0-1")]
+    desk.admit(LOW)
+    if why == "full":
+        desk.refuse("rival-0-1")
+    else:
+        held = desk.mirrors.workloads.get(Name(TEAM, "rival-0-1"))
+        assert held is not None
+        waits = {"type": "QuotaReserved", "status": "False", "reason": "Inadmissible"}
+        conditions = [{**waits, "message": "ClusterQueue b is on hold"}]
+        desk.server.put({**held, "status": {"conditions": conditions}})
+    desk.now += 1.0
+    assert ("create", "net-1-2") in desk.settle(desk.scene(1, waiting))
+
+
+@pytest.mark.parametrize("checkpoint", [Checkpoint(trusted=True), Checkpoint()])
+def test_quota_on_which_a_job_does_not_start_is_given_back(checkpoint):
+    desk = Desk()
+    desk.suppose = lambda _: {}
+    options: dict[str, Any] = {"options": (1,), "requested": 1, "checkpoint": checkpoint}
+
+    def look() -> list[tuple[str, str]]:
+        return desk.settle(desk.scene(message="waits: no node has room", **options))
+
+    assert look() == [("create", "net-0-1")]
+    desk.now += IDLE_S + 1
+    assert look() == [], "it waits for Kueue"
+    desk.admit(LOW)
+    assert look() == []
+    desk.now += IDLE_S + 1
+    assert look() == [], "a decision may count on it"
+    assert look() == [("delete", "net-0-1")]
+    assert desk.scene(**options).ceilings[JOB].told == (
+        "queue q has the quota back, on which the job did not start: no node has room"
+    )
+    former = desk.mirrors.workloads.get(Name(TEAM, "net-0-1"))
+    assert former is not None
+    desk.mirrors.workloads.show_end(former)
+    desk.now += 1.0
+    assert look() == []
+    desk.suppose = lambda _: {JOB: 1}
+    desk.now += 1.0
+    assert look() == [("create", "net-0-1")]
+
+
+def test_job_that_is_set_aside_asks_for_nothing():
+    desk = Desk()
+    aside = desk.scene(problem="the spec cannot be read")
+    assert desk.settle(aside) == []
+    desk.settle(desk.scene())
+    assert desk.settle(desk.scene(problem="the spec cannot be read")) == [("delete", "net-0-1")]
+
+
+def test_layer_on_other_nodes_is_given_back_and_asked_for_after_a_while():
+    desk = Desk()
+    desk.show_flavor("g", pool="y")
+    desk.settle(desk.scene())
+    desk.admit(LOW)
+    desk.settle(desk.scene(1))
+    desk.admit(HIGH, flavor="g")
+    assert ("delete", "net-1-2") in desk.settle(desk.scene(1))
+    former = desk.mirrors.workloads.get(Name(TEAM, "net-1-2"))
+    assert former is not None
+    desk.mirrors.workloads.show_end(former)
+    told = desk.scene(1).ceilings[JOB].told
+    assert told.endswith("Kueue admits layer 1-2 on other nodes than the layers below it")
+    desk.now += 1.0
+    assert desk.settle(desk.scene(1)) == []
+    desk.now += IDLE_S
+    assert desk.settle(desk.scene(1)) == [("create", "net-1-2")]
+    desk.admit(HIGH)
+    desk.settle(desk.scene(1))
+    assert "other nodes" not in desk.scene(1).ceilings[JOB].told
+
+
+def test_labels_of_a_flavor_hold_as_soon_as_they_change():
+    desk = Desk()
+    desk.show_flavor("g", pool="y")
+    desk.settle(desk.scene())
+    desk.admit(LOW)
+    desk.settle(desk.scene(1))
+    desk.admit(HIGH, flavor="g")
+    assert desk.scene(1).ceilings[JOB].gpus == 1
+    desk.show_flavor("g", "4", pool="x")
+    assert desk.scene(1).ceilings[JOB].gpus == 2
+
+
+def test_next_leader_counts_on_the_layers_of_the_former():
+    desk = admitted_desk()
+    desk.quotas = desk.make_quotas()
+    assert desk.scene(1).ceilings[JOB].gpus == 2
+    desk.supposed = 1
+    assert ("delete", "net-1-2") not in desk.settle(desk.scene(1)), "it was not idle for long"
+
+
+def test_refused_clearing_is_said():
+    desk = admitted_desk()
+    desk.settle(desk.scene(2))
+    desk.admit(HIGH, evicted=True)
+    desk.server.refusal = "no right"
+    desk.settle(desk.scene(1))
+    told = desk.scene(1).ceilings[JOB].told
+    assert told.endswith("layer 1-2 is not cleared yet: no right"), told
+    desk.server.refusal = ""
+    desk.now += 5.0
+    desk.settle(desk.scene(1))
+    assert "cleared" not in desk.scene(1).ceilings[JOB].told
+
+
 @pytest.mark.parametrize(
     ("gpus", "live", "options"),
     [
@@ -323,7 +458,8 @@ def test_work_that_a_stop_loses_is_published_in_powers_of_two():
     assert desk.settle(desk.scene(2, iteration=30, **unsaved)) == [("boost", "net-0-1 8")]
     assert desk.settle(desk.scene(2, iteration=31, **unsaved)) == []
     desk.quotas = desk.make_quotas()
-    assert desk.settle(desk.scene(2, iteration=31, **unsaved)) == [("boost", "net-0-1 0")]
+    idle = desk.settle(desk.scene(2, iteration=3000, **unsaved))
+    assert idle == [], "nothing is published, and the chart grants no right to"
 
 
 def test_flavor_binds_the_nodes_of_a_job():
@@ -336,3 +472,7 @@ def test_flavor_binds_the_nodes_of_a_job():
     assert bound.refusals == (("tainted", 1), ("outside flavor f of Kueue", 1))
     again = desk.quotas.narrow({JOB: own}, ceilings)[JOB]
     assert again is bound, "an unchanged value stays the same object"
+    desk.show_flavor("spot", pool="x")
+    desk.admit(LOW, HIGH, flavor="spot")
+    named = desk.quotas.narrow({JOB: own}, desk.scene().ceilings)[JOB]
+    assert ("outside flavor spot of Kueue", 1) in named.refusals

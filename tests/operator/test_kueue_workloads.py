@@ -196,6 +196,14 @@ def test_eviction_has_its_reason():
     inactive = admitted()
     inactive["spec"]["active"] = False
     assert read(inactive).told == "away (Deactivated)"
+    inactive["status"]["conditions"] = []
+    assert read(inactive).told == "the Workload is deactivated (spec.active: false)"
+    # Kueue leaves the eviction true until it admits the Workload again.
+    waits = "insufficient unused quota for nvidia.com/gpu in flavor a100"
+    cleared = admitted(
+        Evicted=("True", "Preempted", EVICTION), QuotaReserved=("False", "Pending", waits)
+    )
+    assert read(cleared).told == waits
 
 
 def test_lowest_and_latest_layers_have_the_borrowed_gpus():
@@ -228,6 +236,8 @@ def test_clearing_queues_a_preempted_workload_again():
         "Evicted": ("True", "Preempted"),
         "QuotaReserved": ("False", "Pending"),
         "Admitted": ("False", "NoReservation"),
+        # Else its next start could take as long as it likes, and nothing would take its quota back.
+        "PodsReady": ("False", "WaitForStart"),
         "Requeued": ("True", "Preempted"),
     }
     # Kueue itself queues it again when its queue goes on.

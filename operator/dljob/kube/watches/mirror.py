@@ -72,11 +72,6 @@ def _written_by_users(job: Json) -> tuple[Json, list[str]]:
     )
 
 
-def reserved_in(queue: Json) -> list[Json]:
-    """Return the quota that is in use in a ClusterQueue, by flavor."""
-    return (queue.get("status") or {}).get("flavorsReservation") or []
-
-
 def version_of(document: Json) -> int:
     return int(document["metadata"]["resourceVersion"])
 
@@ -265,9 +260,9 @@ class Mirrors:
         self.flavors: Mirror[Json] = Mirror(self._changed)
         """The ResourceFlavors of Kueue, likewise."""
         self.cluster_queues: Mirror[Json] = Mirror(
-            self._changed, is_news=lambda known, shown: reserved_in(known) != reserved_in(shown)
+            self._changed, is_news=lambda _known, _shown: False
         )
-        """The ClusterQueues of Kueue, likewise, for sentences alone."""
+        """The ClusterQueues of Kueue, likewise, for sentences alone; each reservation in the cluster changes one."""
         self.others = OtherObjects()
         """The other users of the nodes."""
 

@@ -26,6 +26,9 @@ class Layer(NamedTuple):
     low: int
     high: int
 
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}"
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -66,7 +69,7 @@ class Demand:
     is_whole: bool = False
     """The job cannot change its number of GPUs, and has one option."""
     reach: int = sys.maxsize
-    """Layers that begin here or higher are not used and not asked for."""
+    """Layers that begin here or higher are not used and not asked for; 0: the job does not start on its quota."""
     decided: int = 0
     """The GPUs that are decided for it."""
     used: int = 0
@@ -74,8 +77,8 @@ class Demand:
     known: int = 0
     """The ceiling in the latest decisions about the job."""
     trains: bool = False
-    boost: int = 0
-    """The seconds of training that an eviction of its lowest layer would lose, as far as they are published."""
+    boost: int | None = None
+    """The seconds of training that an eviction of its lowest layer would lose; ``None``: they are not published."""
 
 
 class Wanted(Enum):
@@ -91,6 +94,8 @@ class Wanted(Enum):
     """It has no quota, and is queued again."""
     GONE = "gone"
     """It does not exist."""
+    RETURNED = "returned"
+    """It does not exist, because Kueue has admitted it on other nodes than the layers below it."""
 
 
 def split(demand: Demand, requests: Mapping[Layer, Request]) -> tuple[Layer, ...]:
@@ -141,14 +146,14 @@ def find_ceiling(
     demand: Demand, requests: Mapping[Layer, Request], *, borrowed: int = 0
 ) -> Ceiling | None:
     """Return the quota of a job, of which these GPUs are borrowed; ``None`` if none holds for it."""
-    layers = split(demand, requests)
-    if not layers:
+    if not demand.queue:
         return None
+    layers = split(demand, requests)
     end, queue = demand.options[-1], demand.queue
     top = min(end, count_admitted(demand, layers, requests))
     evicted = [each for each in layers if _is_taken(requests.get(each))]
     if evicted:
-        names = " and ".join(f"{each.low}-{each.high}" for each in evicted)
+        names = " and ".join(map(str, evicted))
         told = f"Kueue takes layer{'s' if len(evicted) > 1 else ''} {names} {requests[evicted[0]].told},"
         reason, told = "Evicted", f"{told} and leaves {count_gpus(top)} in queue {queue}"
     elif top < demand.decided and _is_open(layers, requests, top):
@@ -161,6 +166,11 @@ def find_ceiling(
         flavor = requests[layers[0]].flavor
         told = f"Kueue admits {top} of {count_gpus(end)} in queue {queue} (flavor {flavor},"
         reason, told = "Admitted", f"{told} {borrowed or 'none'} borrowed)"
+    elif not layers:
+        reason, told = (
+            "Returned",
+            f"queue {queue} has the quota back, on which the job did not start",
+        )
     else:
         waits = requests[layers[0]].told if layers[0] in requests else ""
         told = f"Kueue has admitted none of {count_gpus(end)} in queue {queue} yet"
@@ -198,9 +208,12 @@ def find_due(demand: Demand, requests: Mapping[Layer, Request]) -> dict[Layer, W
         elif _is_taken(request):
             if is_free:
                 due[layer] = Wanted.CLEARED
+        elif request.is_admitted and layer.low == top:
+            if is_free:
+                due[layer] = Wanted.RETURNED
         elif request.is_admitted and demand.trains and not request.is_ready:
             due[layer] = Wanted.READY
-        elif request.is_admitted and not layer.low and demand.boost != request.boost:
+        elif request.is_admitted and not layer.low and demand.boost not in (None, request.boost):
             due[layer] = Wanted.BOOSTED
     asked = next((layer for layer in layers if layer.low == top and layer not in requests), None)
     return due if asked is None else {**due, asked: Wanted.ASKED}

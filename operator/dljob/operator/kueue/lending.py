@@ -12,7 +12,6 @@ from dljob.core.model import JobId
 from dljob.core.placement.amounts import WHOLE, read_amount
 from dljob.kube.documents import Json
 from dljob.kube.names import Name
-from dljob.kube.watches.mirror import reserved_in
 from dljob.operator.kueue.layers import Layer, Request
 from dljob.operator.nodes.placeholders import RESOURCE
 
@@ -28,7 +27,7 @@ def find_borrowed(
                 reserved[request.cluster_queue, request.flavor].append((request, layer, job))
     borrowed: Counter[JobId] = Counter()
     for (queue, flavor), there in reserved.items():
-        left = _count(reserved_in(queues.get(Name("", queue), {})), flavor, "borrowed")
+        left = _count(_reserved_in(queues.get(Name("", queue), {})), flavor, "borrowed")
         there.sort(key=lambda each: each[0].reserved_at, reverse=True)
         for _, layer, job in sorted(there, key=lambda each: each[0].priority):
             gpus = min(left, layer.high - layer.low)
@@ -41,7 +40,12 @@ def find_owed(queue: Json, flavor: str) -> int:
     """Return how many GPUs of its own quota a ClusterQueue does not have."""
     groups = (queue.get("spec") or {}).get("resourceGroups") or ()
     own = sum(_count(group["flavors"], flavor, "nominalQuota") for group in groups)
-    return max(0, own - _count(reserved_in(queue), flavor, "total"))
+    return max(0, own - _count(_reserved_in(queue), flavor, "total"))
+
+
+def _reserved_in(queue: Json) -> list[Json]:
+    """Return the quota that is in use in a ClusterQueue, by flavor."""
+    return (queue.get("status") or {}).get("flavorsReservation") or []
 
 
 def _count(flavors: Iterable[Json], flavor: str, what: str) -> int:

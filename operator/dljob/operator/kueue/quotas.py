@@ -52,6 +52,8 @@ SUPPOSE_S: Final = 0.5
 """The least time between two suppositions."""
 SUPPOSE_REST: Final = 20.0
 """The time between two as a multiple of the time that one takes, which is that of a decision; the loop waits for it."""
+LONGEST_RETURN_S: Final = 3600.0
+"""The longest time until a layer is asked for again that Kueue has admitted on nodes of no use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,18 @@ class _Use:
     reach: int
     """The job asks Kueue for these."""
     since: float
-    """When it would have used them last."""
+    """When it would have used them last, or waited for Kueue."""
+    why: str = ""
+    """Why the job did not start on its quota."""
+
+
+class _Seen(NamedTuple):
+    """A Workload that was read for the job with this uid."""
+
+    document: Json
+    uid: str
+    layer: Layer
+    request: Request
 
 
 class _Due(NamedTuple):
@@ -90,7 +103,7 @@ class _Due(NamedTuple):
     """The priority that the job may have."""
     place: int
     """The number of the layer from the lowest."""
-    boost: int
+    boost: int | None
 
 
 def read_demand(entry: Entry, *, queue: str, reach: int = sys.maxsize) -> Demand:
@@ -102,7 +115,8 @@ def read_demand(entry: Entry, *, queue: str, reach: int = sys.maxsize) -> Demand
     if is_whole:
         options = (decided if decided in options else job.gpus.requested,)
     return Demand(
-        queue="" if entry.is_wanted_gone else queue,
+        # One that is set aside asks for nothing.
+        queue="" if entry.is_wanted_gone or (entry.problem and not decided) else queue,
         options=options,
         is_whole=is_whole,
         reach=reach,
@@ -161,7 +175,9 @@ class Quotas:
         self._clock = clock
         self._found: dict[JobId, dict[Layer, tuple[Json, Request]]] = {}
         """The Workloads of each job."""
-        self._read: dict[Name, tuple[Json, Request]] = {}
+        self._read: dict[Name, _Seen] = {}
+        self._flavors: dict[Name, Json] = {}
+        """The flavors when these were read."""
         self._uses: dict[JobId, _Use] = {}
         self._supposed: Scene | None = None
         self._suppose_at = clock()
@@ -169,7 +185,12 @@ class Quotas:
         self._deleted: set[str] = set()
         """The uids of Workloads whose end the watch has not shown yet."""
         self._refused: Backoff[tuple[JobId, Layer]] = Backoff()
-        self._narrowed: dict[tuple[Needs | None, frozenset[str]], Needs] = {}
+        """The writes that were refused."""
+        self._returned: Backoff[tuple[JobId, Layer]] = Backoff(
+            first_seconds=settings.idle_seconds, longest_seconds=LONGEST_RETURN_S
+        )
+        """The layers that Kueue has admitted on nodes of no use."""
+        self._narrowed: dict[tuple[Needs | None, frozenset[str], str], Needs] = {}
         self._counted: list[dict[JobId, Ceiling]] = []
         """The quotas that cycles have read since the scene; a cycle under way may give GPUs by them."""
 
@@ -184,16 +205,19 @@ class Quotas:
         self._read_requests()
         requests = {job: self._requests_of(job) for job in self._found}
         borrowed = find_borrowed(requests, self._mirrors.cluster_queues.objects)
+        failed = {
+            key[0]: backoff.why(key)
+            for backoff in (self._returned, self._refused)
+            for key in backoff
+        }
         ceilings: dict[JobId, Ceiling] = {}
         for job, entry in entries.items():
             demand = self._demand(entry)
-            if demand.queue:
-                ceiling = find_ceiling(demand, requests.get(job, {}), borrowed=borrowed.get(job, 0))
-                if ceiling is not None and job not in self._found:
-                    why = self._refused.why((job, split(demand, {})[0]))
-                    ceiling = replace(ceiling, told=f"{ceiling.told}: {why}") if why else ceiling
-                if ceiling is not None:
-                    ceilings[job] = ceiling
+            ceiling = find_ceiling(demand, requests.get(job, {}), borrowed=borrowed.get(job, 0))
+            if ceiling is not None:
+                why = failed.get(job) or ("" if demand.reach else self._uses[job].why)
+                told = f"{ceiling.told}: {why}" if why else ceiling.told
+                ceilings[job] = replace(ceiling, told=told)
         if self._counted and self._counted[-1] == ceilings:
             self._counted.pop()  # Only words have changed.
         self._counted.append(ceilings)
@@ -217,7 +241,7 @@ class Quotas:
 
     def _narrow(self, needs: Needs | None, nodes: frozenset[str], *, flavor: str) -> Needs:
         # The same object as long as nothing changes, because a change of its needs is news for a decision.
-        found = self._narrowed.get((needs, nodes))
+        found = self._narrowed.get((needs, nodes, flavor))
         if found is None:
             if len(self._narrowed) > len(self._found):
                 self._narrowed.clear()
@@ -227,7 +251,7 @@ class Quotas:
             others = len(allowed - nodes)
             because = ((f"outside flavor {flavor} of Kueue", others),) if others else ()
             found = Needs(mine.amounts, frozenset(allowed & nodes), (*mine.refusals, *because))
-            self._narrowed[needs, nodes] = found
+            self._narrowed[needs, nodes, flavor] = found
         return found
 
     def _iter_nodes(self, labels: Mapping[str, str]) -> Iterator[NodeName]:
@@ -243,34 +267,44 @@ class Quotas:
 
     def _read_requests(self) -> None:
         found: dict[JobId, dict[Layer, tuple[Json, Request]]] = {}
-        read: dict[Name, tuple[Json, Request]] = {}
+        read: dict[Name, _Seen] = {}
+        if self._flavors != self._mirrors.flavors.objects:
+            self._flavors = dict(self._mirrors.flavors.objects)
+            self._read.clear()
         for name, document in self._mirrors.workloads.objects.items():
             metadata = document["metadata"]
             owner = Name(name.namespace, metadata["labels"][names.JOB_LABEL])
             job = self._mirrors.jobs.get(owner)
             is_here = metadata["uid"] not in self._deleted and "deletionTimestamp" not in metadata
-            layer = workloads.find_layer(document, job) if job is not None and is_here else None
-            if layer is None:
+            if job is None or not is_here:
                 continue  # The garbage collector deletes the Workloads of a job that is gone.
-            known = self._read.get(name)
-            if known is None or known[0] is not document:
+            uid, known = job["metadata"]["uid"], self._read.get(name)
+            if known is None or known.document is not document or known.uid != uid:
+                layer = workloads.find_layer(document, job)
+                if layer is None:
+                    continue
                 request = workloads.read_request(
-                    document, self._mirrors.cluster_queues.objects, self._mirrors.flavors.objects
+                    document, self._mirrors.cluster_queues.objects, self._flavors
                 )
-                known = document, request
+                known = _Seen(document, uid, layer, request)
             read[name] = known
-            found.setdefault(job_id(owner), {})[layer] = known
+            found.setdefault(job_id(owner), {})[known.layer] = known.document, known.request
         self._found, self._read = found, read
 
     def _requests_of(self, job: JobId) -> dict[Layer, Request]:
         return {layer: request for layer, (_, request) in self._found.get(job, {}).items()}
 
     def _demand(self, entry: Entry) -> Demand:
-        document, use = self._mirrors.jobs.get(name_of(entry.job.id)), self._uses.get(entry.job.id)
+        job = entry.job.id
+        document, use = self._mirrors.jobs.get(name_of(job)), self._uses.get(job)
         # Read here, because a change of a label makes no new generation of the job.
         labels = ((document or {}).get("metadata") or {}).get("labels") or {}
-        reach = use.reach if use is not None else 1
+        reach = use.reach if use is not None else self._find_reach(job)
         return read_demand(entry, queue=labels.get(QUEUE_LABEL, ""), reach=reach)
+
+    def _find_reach(self, job: JobId) -> int:
+        """Return the GPUs that a job has asked for, also under an earlier leader; at least one."""
+        return max((layer.high for layer in self._found.get(job, ())), default=1)
 
     # --- for Kueue
 
@@ -305,17 +339,29 @@ class Quotas:
         self._deleted &= shown
         demands = ((job, self._demand(entry)) for job, entry in scene.entries.items())
         meant = {job: each for job, each in demands if each.queue or job in self._found}
-        self._refused.keep({each for each in self._refused if each[0] in meant})
+        ceilings = scene.ceilings
+        self._returned.keep(
+            {
+                (job, layer)
+                for job, layer in self._returned
+                if job in ceilings and layer.high > ceilings[job].gpus
+            }
+        )
+        stays: set[tuple[JobId, Layer]] = set()
         limits, now = self._limits.granting(scene.priorities), self._clock()
         counted = self._count_on(scene)
         for job, decided in iter_demands(scene, meant):
             entry, found = scene.entries[job], self._found.get(job, {})
             requests = self._requests_of(job)
-            boost = find_boost(entry, scene, most=self._settings.most_boost)
+            most = self._settings.most_boost
+            boost = find_boost(entry, scene, most=most) if most else None
             demand = replace(decided, known=max(decided.known, counted[job]), boost=boost)
             layers, allowed = split(demand, requests), limits.priority_of(namespace_of(job))
             for layer, wanted in find_due(demand, requests).items():
-                if self._refused.may_try((job, layer), now):
+                key = job, layer
+                stays.add(key)
+                may_ask = wanted is not Wanted.ASKED or self._returned.may_try(key, now)
+                if may_ask and self._refused.may_try(key, now):
                     place = layers.index(layer) if layer in layers else 0
                     workload, _ = found.get(layer, ({}, None))
                     priority = (
@@ -324,6 +370,8 @@ class Quotas:
                     yield _Due(
                         entry.job, demand.queue, layer, wanted, workload, priority, place, boost
                     )
+        # A refusal of a write that is no longer due says nothing.
+        self._refused.keep(stays)
 
     def _count_on(self, scene: Scene) -> Counter[JobId]:
         """Return the quota that this scene and the cycles since then count on."""
@@ -341,21 +389,25 @@ class Quotas:
             try:
                 if due.wanted is Wanted.ASKED:
                     await self._ask(due)
-                elif due.wanted is Wanted.GONE:
+                elif due.wanted in (Wanted.GONE, Wanted.RETURNED):
                     await self._delete(due.workload)
                 else:
                     await self._report(due)
             except (Rejected, Unreachable) as error:
                 if due.wanted is not Wanted.ASKED and isinstance(error, Conflict | NotFound):
                     return  # Kueue has written since; the watch shows what.
-                if self._refused.refuse(key, str(error), self._clock()):
-                    log.warning("Kueue cannot be asked for GPUs of job %s: %s", due.job.id, error)
+                told = f"layer {due.layer} is not {due.wanted.value} yet: {error}"
+                if self._refused.refuse(key, told, self._clock()):
+                    log.warning("job %s in queue %s: %s", due.job.id, due.queue, told)
                 self._is_new = True
             except Exception:
                 # The writes for other jobs go on.
-                log.exception("cannot ask Kueue for GPUs of job %s", due.job.id)
+                log.exception("cannot settle layer %s of job %s", due.layer, due.job.id)
             else:
                 self._refused.settle(key)
+                if due.wanted is Wanted.RETURNED:
+                    told = f"Kueue admits layer {due.layer} on other nodes than the layers below it"
+                    self._returned.refuse(key, told, self._clock())
 
     async def _ask(self, due: _Due) -> None:
         document = self._mirrors.jobs.get(name_of(due.job.id))
@@ -415,20 +467,23 @@ class Quotas:
         """Find the GPUs that jobs would use: at once where they are more than a job asks for, and else after a while."""
         now = self._clock()
         self._uses = {job: use for job, use in self._uses.items() if job in scene.ceilings}
-        bound = dict(_iter_bound(scene))
-        would = self._suppose(scene, bound, suppose)
-        for job in scene.ceilings:
+        lifted = dict(_iter_lifted(scene))
+        would = self._suppose(scene, lifted, suppose)
+        for job, ceiling in scene.ceilings.items():
             entry = scene.entries[job]
             least, wanted = entry.job.gpus.options[0], _decided(entry)
-            use = self._uses.setdefault(job, _Use(max(least, wanted), now))
-            if job in bound:
+            asked = max(least, wanted, self._find_reach(job))
+            use = self._uses.setdefault(job, _Use(asked, now))
+            if job in lifted:
                 if would is None:
                     continue
                 wanted = would.get(job, wanted)
             if wanted >= use.reach:
                 use.reach, use.since = wanted, now
+            elif ceiling.gpus < min(least, use.reach):
+                use.since = now
             elif now >= use.since + self._settings.idle_seconds:
-                use.reach = max(least, wanted)
+                use.reach, use.why = wanted, entry.status.message.removeprefix("waits: ")
 
     def _suppose(
         self,
@@ -436,7 +491,11 @@ class Quotas:
         lifted: Mapping[JobId, Ceiling],
         suppose: Callable[[Scene], Mapping[JobId, int]],
     ) -> Mapping[JobId, int] | None:
-        """Return the GPUs that jobs would get with these ceilings; ``None`` if it is not the time to ask."""
+        """
+        Return the GPUs that jobs would get with these ceilings; ``None`` if it is not the time to ask.
+
+        Kueue may refuse some of them more for long, and the others would use what is left idle then.
+        """
         if not lifted or scene is self._supposed:
             return None
         now = self._clock()
@@ -444,8 +503,17 @@ class Quotas:
             self._is_new = True
             return None
         began = time.perf_counter()
+        refused = {
+            job
+            for job, found in self._found.items()
+            if any(request.told and not request.is_reserved for _, request in found.values())
+        }
+        hopeful = {job: each for job, each in lifted.items() if job not in refused}
         try:
-            return suppose(replace(scene, ceilings={**scene.ceilings, **lifted}))
+            would = Counter(suppose(replace(scene, ceilings={**scene.ceilings, **lifted})))
+            if hopeful and len(hopeful) < len(lifted):
+                would |= Counter(suppose(replace(scene, ceilings={**scene.ceilings, **hopeful})))
+            return would
         except Exception:
             # A policy that fails here must not keep Kueue from its quota.
             log.exception("the policy cannot say how many GPUs jobs in queues would use")
@@ -460,10 +528,11 @@ def _decided(entry: Entry) -> int:
     return placement.gpus if placement is not None else 0
 
 
-def _iter_bound(scene: Scene) -> Iterator[tuple[JobId, Ceiling]]:
+def _iter_lifted(scene: Scene) -> Iterator[tuple[JobId, Ceiling]]:
     """Yield the jobs that might use more quota than they have, as if they had it."""
     for job, ceiling in scene.ceilings.items():
         entry = scene.entries[job]
-        decided, most = _decided(entry), entry.job.gpus.options[-1]
-        if decided in (0, ceiling.gpus) and ceiling.gpus < most and not ceiling.is_whole:
+        decided, gpus = _decided(entry), entry.job.gpus
+        most = gpus.requested if ceiling.is_whole else gpus.options[-1]
+        if decided in (0, ceiling.gpus) and ceiling.gpus < most:
             yield job, replace(ceiling, gpus=most)

@@ -91,7 +91,7 @@ def make_workload(
             "namespace": metadata["namespace"],
             "labels": {
                 names.JOB_LABEL: metadata["name"],
-                names.LAYER_LABEL: f"{layer.low}-{layer.high}",
+                names.LAYER_LABEL: str(layer),
                 JOB_UID_LABEL: metadata["uid"],
             },
             "ownerReferences": [names.owner_reference(metadata)],
@@ -132,7 +132,7 @@ def _affinity(pod: Json, types: Sequence[str]) -> dict[str, Any]:
 
 
 def _name(job: str, layer: Layer) -> str:
-    return f"{job}-{layer.low}-{layer.high}"
+    return f"{job}-{layer}"
 
 
 def find_layer(workload: Json, job: Json) -> Layer | None:
@@ -164,7 +164,7 @@ def read_request(
     boost = (workload["metadata"].get("annotations") or {}).get(BOOST, "")
     if is_evicted and "QuotaReserved" in true:
         told = _tell_eviction(said.get("Evicted") or {}, flavor=flavor, queues=queues)
-    elif is_evicted:
+    elif spec.get("active") is False:
         told = "the Workload is deactivated (spec.active: false)"
     else:
         told = _MISSING.sub("", quota.get("message", ""))
@@ -218,6 +218,8 @@ def changed_status(workload: Json, wanted: Wanted, now: float) -> dict[str, Any]
         changes = {
             "QuotaReserved": ("False", "Pending"),
             "Admitted": ("False", "NoReservation"),
+            # Where Kueue waits for pods, it waits for those of the next start, too.
+            "PodsReady": ("False", "WaitForStart"),
             "Requeued": (is_queued, reason),
         }
     else:
