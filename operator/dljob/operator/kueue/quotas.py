@@ -356,12 +356,13 @@ class Quotas:
             most = self._settings.most_boost
             boost = find_boost(entry, scene, most=most) if most else None
             demand = replace(decided, known=max(decided.known, counted[job]), boost=boost)
-            layers, allowed = split(demand, requests), limits.priority_of(namespace_of(job))
+            allowed = limits.priority_of(namespace_of(job))
             for layer, wanted in find_due(demand, requests).items():
                 key = job, layer
                 stays.add(key)
                 may_ask = wanted is not Wanted.ASKED or self._returned.may_try(key, now)
                 if may_ask and self._refused.may_try(key, now):
+                    layers = split(demand, requests)
                     place = layers.index(layer) if layer in layers else 0
                     workload, _ = found.get(layer, ({}, None))
                     priority = (
