@@ -220,6 +220,33 @@ def test_quota_that_is_not_used_is_given_back(stage: Stage):
     stage.wait(lambda: gpus(stage, "other") == 4)
 
 
+def test_job_that_starts_nowhere_gives_its_quota_back(stage: Stage):
+    start_operator(stage, **{"kueue.idleSeconds": 5})
+    submit(stage, "wide", A)
+    stage.wait(lambda: gpus(stage, "wide") == 4)
+    # The flavor names no type of GPUs, so Kueue does not know that no node has this one.
+    submit(stage, "new", B, gpus={"options": [2], "types": ["h100"]})
+    stage.wait(lambda: "new-0-2" in admitted(stage))
+    stage.wait(lambda: gpus(stage, "wide") == 4 and not layers(stage, "new"))
+    told = stage.condition("new", "QuotaReserved")["message"]
+    assert told.startswith("queue team-b has the quota back, on which the job did not start: "), told
+    assert "h100" in told
+
+
+def test_job_that_kueue_refuses_keeps_no_other_from_growing(stage: Stage):
+    start_operator(stage)
+    submit_other(stage, A, 3)
+    stage.wait(lambda: "other" in admitted(stage))
+    submit(stage, "wide", A)
+    stage.wait(lambda: gpus(stage, "wide") == 1)
+    # Short, so that the policy would rather have it on all GPUs.
+    submit(stage, "all", B, gpus={"options": [4]}, iterations=100)
+    stage.wait(lambda: stage.condition("all", "QuotaReserved").get("reason") == "Pending")
+    stage.api.delete(f"{KUEUE_API}/namespaces/{stage.namespace}/workloads/other")
+    stage.wait(lambda: gpus(stage, "wide") == 4)
+    assert gpus(stage, "all") == 0
+
+
 def test_label_of_a_running_operator_without_the_setting_has_no_effect(stage: Stage):
     stage.start_operator()
     submit(stage, "net", A)
