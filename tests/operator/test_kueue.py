@@ -235,16 +235,13 @@ def test_job_that_starts_nowhere_gives_its_quota_back(stage: Stage):
 
 def test_job_that_kueue_refuses_keeps_no_other_from_growing(stage: Stage):
     start_operator(stage)
-    submit_other(stage, A, 3)
-    stage.wait(lambda: "other" in admitted(stage))
+    stop_queue(stage, B, "Hold")
+    # The policy would rather start it on the GPUs that are left than let another grow.
+    submit(stage, "held", B, gpus={"options": [3]}, iterations=100)
+    stage.wait(lambda: "team-b" in stage.condition("held", "QuotaReserved").get("message", ""))
     submit(stage, "wide", A)
-    stage.wait(lambda: gpus(stage, "wide") == 1)
-    # Short, so that the policy would rather have it on all GPUs.
-    submit(stage, "all", B, gpus={"options": [4]}, iterations=100)
-    stage.wait(lambda: stage.condition("all", "QuotaReserved").get("reason") == "Pending")
-    stage.api.delete(f"{KUEUE_API}/namespaces/{stage.namespace}/workloads/other")
     stage.wait(lambda: gpus(stage, "wide") == 4)
-    assert gpus(stage, "all") == 0
+    assert gpus(stage, "held") == 0
 
 
 def test_label_of_a_running_operator_without_the_setting_has_no_effect(stage: Stage):
