@@ -88,7 +88,8 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     submit_witness(stage, "new", B, iterations=200, options=[2])
     stage.wait(lambda: gpus(stage, "new") == 2 and gpus(stage, "wide") == 2)
     assert admitted(stage) == {"wide-0-1", "wide-1-2", "new-0-2"}
-    assert not is_true(workloads(stage)["wide-2-4"], "QuotaReserved")
+    taken = workloads(stage)["wide-2-4"]
+    assert not any(is_true(taken, kind) for kind in ("QuotaReserved", "PodsReady")), taken
     assert stage.counts("wide") == (0, 0)
     said = [message for _, message in stage.events("wide")]
     assert any(TAKEN in s for s in said), said
@@ -96,6 +97,11 @@ def test_borrowed_gpus_come_back_by_shrinking(stage: Stage):
     stage.wait_for_phase("new", "Completed")
     stage.wait(lambda: gpus(stage, "wide") == 4)
     assert set(workloads(stage)) == {"wide-0-1", "wide-1-2", "wide-2-4"}
+    stage.wait(lambda: is_true(workloads(stage)["wide-2-4"], "PodsReady"))
+    back = workloads(stage)["wide-2-4"]["status"]["conditions"]
+    assert back[0]["type"] == "QuotaReserved", "KueueViz shows the first one as the status"
+    [queued] = [each["message"] for each in back if each["type"] == "Requeued"]
+    assert "preemptor path: /org/team-b" in queued
     told = "Kueue admits 4 of 4 GPUs in queue team-a (flavor a100, 2 borrowed)"
     stage.wait(lambda: stage.condition("wide", "QuotaReserved")["message"] == told)
 
@@ -229,7 +235,9 @@ def test_job_that_starts_nowhere_gives_its_quota_back(stage: Stage):
     stage.wait(lambda: "new-0-2" in admitted(stage))
     stage.wait(lambda: gpus(stage, "wide") == 4 and not layers(stage, "new"))
     told = stage.condition("new", "QuotaReserved")["message"]
-    assert told.startswith("queue team-b has the quota back, on which the job did not start: "), told
+    assert told.startswith("queue team-b has the quota back, on which the job did not start: "), (
+        told
+    )
     assert "h100" in told
 
 

@@ -130,7 +130,8 @@ class Desk:
             known = self.mirrors.workloads.get(Name(TEAM, f"net-{low}-{high}"))
             assert known is not None
             true = ["QuotaReserved", "Admitted", *(["Evicted"] if evicted else [])]
-            conditions = [{"type": kind, "status": "True", "reason": "Preempted"} for kind in true]
+            said = {"status": "True", "reason": "Preempted", "message": "Kueue has decided"}
+            conditions = [{"type": kind, **said} for kind in true]
             flavors = {"flavors": {"nvidia.com/gpu": flavor}}
             admission = {"podSetAssignments": [flavors]}
             self.server.put({**known, "status": {"conditions": conditions, "admission": admission}})

@@ -196,14 +196,15 @@ def test_eviction_has_its_reason():
     inactive = admitted()
     inactive["spec"]["active"] = False
     assert read(inactive).told == "away (Deactivated)"
-    inactive["status"]["conditions"] = []
-    assert read(inactive).told == "the Workload is deactivated (spec.active: false)"
-    # Kueue leaves the eviction true until it admits the Workload again.
-    waits = "insufficient unused quota for nvidia.com/gpu in flavor a100"
-    cleared = admitted(
-        Evicted=("True", "Preempted", EVICTION), QuotaReserved=("False", "Pending", waits)
-    )
-    assert read(cleared).told == waits
+
+
+def test_cleared_workload_waits_for_what_kueue_says():
+    stops = ("True", "ClusterQueueStopped", "The ClusterQueue is stopped")
+    waits = ("False", "Inadmissible", "ClusterQueue team-a is inactive")
+    cleared = admitted(Evicted=stops, QuotaReserved=waits)
+    assert read(cleared).told == "ClusterQueue team-a is inactive"
+    cleared["spec"]["active"] = False
+    assert read(cleared).told == "the Workload is deactivated (spec.active: false)"
 
 
 def test_lowest_and_latest_layers_have_the_borrowed_gpus():
@@ -227,8 +228,8 @@ def test_lowest_and_latest_layers_have_the_borrowed_gpus():
 
 
 def test_clearing_queues_a_preempted_workload_again():
-    def cleared(reason: str) -> dict[str, tuple[str, str]]:
-        change = changed_status(admitted(Evicted=("True", reason, "")), Wanted.CLEARED, now=5.0)
+    def cleared(reason: str, status: str = "True") -> dict[str, tuple[str, str]]:
+        change = changed_status(admitted(Evicted=(status, reason, "")), Wanted.CLEARED, now=5.0)
         assert change["admission"] is None
         return {each["type"]: (each["status"], each["reason"]) for each in change["conditions"]}
 
@@ -236,12 +237,27 @@ def test_clearing_queues_a_preempted_workload_again():
         "Evicted": ("True", "Preempted"),
         "QuotaReserved": ("False", "Pending"),
         "Admitted": ("False", "NoReservation"),
-        # Else its next start could take as long as it likes, and nothing would take its quota back.
         "PodsReady": ("False", "WaitForStart"),
         "Requeued": ("True", "Preempted"),
     }
     # Kueue itself queues it again when its queue goes on.
     assert cleared("ClusterQueueStopped")["Requeued"] == ("False", "ClusterQueueStopped")
+    # It has been evicted before, and is deactivated now; Kueue queues it again when it is active.
+    assert cleared("QuotaReserved", "False")["Requeued"] == ("False", "Deactivated")
+
+
+def test_cleared_workload_reads_as_one_that_kueue_has_cleared():
+    ready, taken = ("True", "PodsReady", "the job trains"), ("True", "Preempted", EVICTION)
+    before = admitted(PodsReady=ready, Evicted=taken)
+    said = changed_status(before, Wanted.CLEARED, now=5.0)["conditions"]
+    # KueueViz shows the type of the first one as the status.
+    kinds = [each["type"] for each in said]
+    assert kinds == ["QuotaReserved", "Admitted", "PodsReady", "Evicted", "Requeued"]
+    by_kind = {each["type"]: each for each in said}
+    assert by_kind["PodsReady"]["status"] == "False", "Kueue waits for it again"
+    assert by_kind["Admitted"]["message"] == "The GPUs are released, as DLJob has proven"
+    # Kueue leaves it when it has admitted the Workload again, and then nothing else that is true has the taker.
+    assert by_kind["Requeued"]["message"] == EVICTION
 
 
 def test_readiness_leaves_the_other_conditions():

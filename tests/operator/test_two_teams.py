@@ -20,9 +20,10 @@ def test_example_of_two_teams_is_consistent():
         for each in by_kind["LocalQueue"]
     }
     assert set(queues.values()) == {each["metadata"]["name"] for each in by_kind["ClusterQueue"]}
+    [cohort] = by_kind["Cohort"]
     quota = 0
     for each in by_kind["ClusterQueue"]:
-        assert each["spec"]["cohortName"] == "org"
+        assert each["spec"]["cohortName"] == cohort["metadata"]["name"]
         [group] = each["spec"]["resourceGroups"]
         [flavor] = group["flavors"]
         assert flavor["name"] in {each["metadata"]["name"] for each in by_kind["ResourceFlavor"]}

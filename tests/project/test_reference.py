@@ -48,7 +48,7 @@ NO_REASONS = {
     *("CustomResourceDefinition", "ToBeDeletedByClusterAutoscaler"),
     # Kueue's own words.
     *("Preempted", "NodeFailures", "NoReservation", "Requeued", "PodsReady", "QuotaReserved"),
-    *("Inadmissible", "Deactivated", "Workload", "ResourceFlavor", "Never"),
+    *("Inadmissible", "Deactivated", "Workload", "ResourceFlavor", "Never", "WaitForStart"),
     # Columns of kubectl, phases, and states of checkpoints and pods.
     *("Age", "Ahead", "Allocation", "Failures", "GPUs", "Max", "Options", "Phase", "Priority"),
     *("Progress", "Reason", "Reshapes", "Speed", "Starts", "Completed", "Lost", "Ended"),

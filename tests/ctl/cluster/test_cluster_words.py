@@ -358,6 +358,17 @@ ALLOCATION = {
         ),
         (
             job(
+                phase="Adjusting",
+                message="goes from 4 to 2 GPUs on n1: Kueue takes layer 2-4 back",
+                conditions=[
+                    {"type": "Scheduled", "status": "True", "reason": "QueueQuota"},
+                    {"type": "QuotaReserved", "status": "True", "message": "Kueue takes layer 2-4"},
+                ],
+            ),
+            "goes from 4 to 2 GPUs on n1: Kueue takes layer 2-4 back",
+        ),
+        (
+            job(
                 phase="Queued",
                 message="waits: bob is owed 4 GPUs",
                 conditions=[{"type": "Scheduled", "status": "False", "reason": "QueueQuota"}],

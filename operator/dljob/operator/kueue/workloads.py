@@ -209,23 +209,26 @@ def changed_status(workload: Json, wanted: Wanted, now: float) -> dict[str, Any]
 
     One that is cleared gives its quota back and is queued again; of one that is ready, the job trains.
     """
-    conditions = workload["status"]["conditions"]
+    said: dict[str, Json] = {each["type"]: each for each in workload["status"]["conditions"]}
     if wanted is Wanted.CLEARED:
-        evicted: Json = next((each for each in conditions if each["type"] == "Evicted"), {})
-        reason = evicted.get("reason", DEACTIVATED)
+        evicted = said.get("Evicted", {})
+        if evicted.get("status") != "True":
+            evicted = {"reason": DEACTIVATED, "message": "The workload is deactivated"}
+        reason, why = evicted["reason"], evicted["message"]
         is_queued = "True" if reason in _REQUEUED_AT_ONCE else "False"
-        message = "The GPUs are released, as DLJob has proven"
+        released = "The GPUs are released, as DLJob has proven"
         changes = {
-            "QuotaReserved": ("False", "Pending"),
-            "Admitted": ("False", "NoReservation"),
+            "QuotaReserved": ("False", "Pending", why),
+            "Admitted": ("False", "NoReservation", released),
             # Where Kueue waits for pods, it waits for those of the next start, too.
-            "PodsReady": ("False", "WaitForStart"),
-            "Requeued": (is_queued, reason),
+            "PodsReady": ("False", "WaitForStart", released),
+            "Requeued": (is_queued, reason, why),
         }
     else:
-        message, changes = "the job trains", {"PodsReady": ("True", "PodsReady")}
-    changed = [
-        {
+        changes = {"PodsReady": ("True", "PodsReady", "the job trains")}
+    for kind, (status, reason, message) in changes.items():
+        # Each stays in its place: programs show the first one as the state of the Workload.
+        said[kind] = {
             "type": kind,
             "status": status,
             "reason": reason,
@@ -233,8 +236,5 @@ def changed_status(workload: Json, wanted: Wanted, now: float) -> dict[str, Any]
             "lastTransitionTime": write_time(now),
             "observedGeneration": workload["metadata"].get("generation", 1),
         }
-        for kind, (status, reason) in changes.items()
-    ]
-    kept = [each for each in conditions if each["type"] not in changes]
     without_quota = {"admission": None} if wanted is Wanted.CLEARED else {}
-    return {**without_quota, "conditions": kept + changed}
+    return {**without_quota, "conditions": list(said.values())}

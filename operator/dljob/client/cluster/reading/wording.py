@@ -97,7 +97,7 @@ def _told(status: Json, now: float) -> str:
         return f"is tried again in about {duration(pause)}: {message}"
     if status["phase"] == "Running" and status.get("allocation", {}).get("nodes"):
         return f"{_training(status)}. Lately: {message}"
-    quota = _condition(status, "QuotaReserved")
+    quota = status["phase"] in WAITING and _condition(status, "QuotaReserved")
     if quota and _condition(status, "Scheduled").get("reason") == "QueueQuota":
         # Kueue's reason may be newer than the decision.
         return f"waits: {quota['message']}"
