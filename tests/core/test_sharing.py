@@ -13,6 +13,7 @@ from dljob.core.explaining.sentences import sentence_for_step
 from dljob.core.model import Cause, CauseCode, Ceiling, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Start, Stop, Wait, settle
+from dljob.core.policies.foresight.memory import Memory, Tenure, remember_tenures
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
 from dljob.sim import policies
 from tests.builders import FakePolicy, decide, make_cluster, make_snapshot, make_state
@@ -146,6 +147,22 @@ def test_policy_learns_of_each_job_that_it_is_not_shown():
     suspended = replace(waits, job=replace(waits.job, suspend=True))
     cycle.schedule(shared(old, wide("b/1"), suspended), Learner())
     assert min(shown) == 1 < max(shown)
+
+
+def test_hidden_job_keeps_its_tenure():
+    old = wide("a/1", holds={"n1": range(7)}), wide("b/1", holds={"n1": (7,)})
+    tenures = {s.id: Tenure(s.placement.shape, 0.0, has_trained=True) for s in old if s.placement}
+    memory = Memory(0.0, tenures=tenures, usual_tenure=3600.0)
+    alone: list[View] = []
+
+    class Learner(FakePolicy):
+        def allocate(self, view: View) -> Decision:
+            alone.extend([view] if len(view.running) == 1 else [])
+            return policies.make("fifo", {}).allocate(view)
+
+    cycle.schedule(shared(*old, now=9.0), Learner())
+    assert alone
+    assert all(remember_tenures(memory, view) == (tenures, 3600.0) for view in alone)
 
 
 def test_job_stopped_within_the_share_of_its_user_is_outranked():

@@ -246,6 +246,9 @@ def show(
     beside: tuple[JobState, ...] = (),
 ) -> View:
     """Make the policy's view."""
+    if snapshot.whole is not None:
+        shown = {state.id for state in snapshot.running}
+        beside += tuple(state for state in snapshot.whole.running if state.id not in shown)
     return View(
         now=snapshot.now,
         cluster=snapshot.cluster,
