@@ -13,6 +13,7 @@ from dljob.core.explaining.sentences import sentence_for_step
 from dljob.core.model import Cause, CauseCode, Ceiling, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Start, Stop, Wait, settle
+from dljob.core.policies.foresight.memory import Memory, Tenure, remember_tenures
 from dljob.core.sharing import TURN_S, count_gpus, find_owed
 from dljob.sim import policies
 from tests.builders import FakePolicy, decide, make_cluster, make_snapshot, make_state
@@ -131,6 +132,17 @@ def test_reason_names_the_user_that_is_owed(name):
     assert told == "goes from 8 to 4 GPUs on n1: given back to b, which is owed 4 GPUs"
 
 
+def test_reason_is_that_of_the_quota_that_is_exceeded():
+    def told(gpus: int) -> str:
+        old, ceiling = wide("a/1", holds={"n1": range(8)}), Ceiling(gpus, told="Kueue admits few")
+        old = replace(old, job=ceiling.over(old.job), ceiling=ceiling)
+        snapshot = shared(old, make_state("b/1", options=(4,)))
+        return sentence_for_step(snapshot, decide(snapshot, "fifo")["a/1"])
+
+    assert told(8) == "goes from 8 to 4 GPUs on n1: given back to b, which is owed 4 GPUs"
+    assert told(4) == "goes from 8 to 4 GPUs on n1: Kueue admits few"
+
+
 def test_policy_learns_of_each_job_that_it_is_not_shown():
     old = wide("a/1", holds={"n1": range(8)})
     jobs = {JobId("a/1"), JobId("b/1"), JobId("b/2")}
@@ -148,6 +160,22 @@ def test_policy_learns_of_each_job_that_it_is_not_shown():
     assert min(shown) == 1 < max(shown)
 
 
+def test_hidden_job_keeps_its_tenure():
+    old = wide("a/1", holds={"n1": range(7)}), wide("b/1", holds={"n1": (7,)})
+    tenures = {s.id: Tenure(s.placement.shape, 0.0, has_trained=True) for s in old if s.placement}
+    memory = Memory(0.0, tenures=tenures, usual_tenure=3600.0)
+    alone: list[View] = []
+
+    class Learner(FakePolicy):
+        def allocate(self, view: View) -> Decision:
+            alone.extend([view] if len(view.running) == 1 else [])
+            return policies.make("fifo", {}).allocate(view)
+
+    cycle.schedule(shared(*old, now=9.0), Learner())
+    assert alone
+    assert all(remember_tenures(memory, view) == (tenures, 3600.0) for view in alone)
+
+
 def test_job_stopped_within_the_share_of_its_user_is_outranked():
     class Newest(FakePolicy):
         def allocate(self, view: View) -> Decision:
@@ -157,7 +185,7 @@ def test_job_stopped_within_the_share_of_its_user_is_outranked():
     old = [make_state(f"a/{n}", options=(1,), holds={"n1": (n,)}, order=n) for n in range(2)]
     others = [
         make_state(f"b/{n}", options=(1,), holds={"n1": (n,)}, order=n, ceiling=ceiling)
-        for n, ceiling in ((2, None), (3, None), (4, Ceiling(0)))
+        for n, ceiling in ((2, None), (3, Ceiling(1)), (4, Ceiling(0)))
     ]
     new = [make_state(f"b/{n}", options=(1,), order=n) for n in (5, 6, 7)]
     snapshot = shared(*old, *others, *new, gpus=5, shares={"a": 2, "b": 3})

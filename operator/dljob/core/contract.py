@@ -55,7 +55,7 @@ class View:
     one after the other may leave the rest for the next time, which is at once; see
     ``is_partial``."""
     beside: tuple[JobState, ...] = ()
-    """The running jobs that are not asked about, because they keep their GPUs in any case."""
+    """The running jobs that are not asked about: they keep their GPUs in any case, or only the share of another user counts."""
 
 
 @dataclass(frozen=True, slots=True)

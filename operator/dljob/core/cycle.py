@@ -246,6 +246,9 @@ def show(
     beside: tuple[JobState, ...] = (),
 ) -> View:
     """Make the policy's view."""
+    if snapshot.whole is not None:
+        shown = {state.id for state in snapshot.running}
+        beside += tuple(state for state in snapshot.whole.running if state.id not in shown)
     return View(
         now=snapshot.now,
         cluster=snapshot.cluster,
@@ -285,10 +288,7 @@ def fit_to_spec(decision: Decision, running: Iterable[JobState]) -> Decision:
 
 def _why_not_allowed(state: JobState) -> Cause:
     """Return why a job may not keep its number of GPUs."""
-    placement, ceiling = state.placement, state.ceiling
-    if placement is None or ceiling is None:
-        return _SPEC_CHANGED
-    return _QUEUE_QUOTA if max(state.gang, placement.gpus) > ceiling.gpus else _SPEC_CHANGED
+    return _QUEUE_QUOTA if state.exceeds_quota else _SPEC_CHANGED
 
 
 def _name_causes(

@@ -222,8 +222,8 @@ def _name_successors(snapshot: Snapshot, plan: Plan, after: Mapping[str, int]) -
             more = dict.fromkeys((ref for ref in new.refs() if ref not in had), step.job)
             gains.setdefault(namespace_of(step.job), {}).update(more)
     before = count_gpus(snapshot)
-    # A ceiling in the snapshot is the quota of a queue, which no share explains.
-    bound = {state.id for state in snapshot.running if state.ceiling is not None}
+    # No share explains why these stop.
+    bound = {state.id for state in snapshot.running if state.exceeds_quota}
     steps = list(plan.steps)
     for place, step in enumerate(steps):
         user = namespace_of(step.job)

@@ -110,14 +110,17 @@ def test_a_plan_rests_on_the_profiles_that_the_operator_publishes():
     assert effect["end"] == {"unknownBecause": "the speed of ns/new is not known yet"}
 
 
+def queued(document, *, reserved=None):
+    """Put a job into a queue of Kueue, which has decided about it or not."""
+    document["metadata"]["labels"] = {QUEUE_LABEL: "q"}
+    if reserved is not None:
+        told = {"status": reserved, "reason": "Pending", "message": "none"}
+        since = {"lastTransitionTime": write_time(NOW - 50.0)}
+        document["status"]["conditions"] = [{"type": "QuotaReserved", **told, **since}]
+    return document
+
+
 def test_jobs_in_queues_keep_the_quota_that_they_use():
-    queued = {"kueue.enabled": True}
-
-    def with_quota(document, *, status):
-        told = {"type": "QuotaReserved", "status": status, "reason": "Pending", "message": "none"}
-        document["status"]["conditions"] = [told | {"lastTransitionTime": write_time(NOW - 50.0)}]
-        return document
-
     saves = {
         "signal": "SIGUSR1",
         "confirm": "file",
@@ -126,17 +129,31 @@ def test_jobs_in_queues_keep_the_quota_that_they_use():
         "trusted": True,
     }
     grows = running("grows", 0, gpus={"options": [1, 2]}, checkpoint=saves)
-    with_quota(grows, status="True")
-    waits = with_quota(job("waits", status={"phase": "Queued"}), status="False")
+    queued(grows, reserved="True")
+    waits = queued(job("waits", status={"phase": "Queued"}), reserved="False")
     question = {"policy": "fifo"}
     for settings, gpus in (
-        (queued, {"ns/grows": 1, "ns/waits": 0}),
+        ({"kueue.enabled": True}, {"ns/grows": 1, "ns/waits": 0}),
         ({}, {"ns/grows": 2, "ns/waits": 2}),
     ):
         asked = planner([grows, waits], operator=FakeOperator(policy="max-min", **settings))
         answer = asked.what_if(question, seconds=60.0)
         assert {each["job"]: each["gpus"] for each in answer["futures"][0]["jobs"]} == gpus
         assert (planned.QUEUED in answer["notes"]) == bool(settings)
+
+
+def test_job_that_cannot_change_has_all_of_its_quota():
+    demand = {"gpus": {"options": [1, 2, 4], "requested": 2}}
+    starts = running("starts", 0, 1, **demand)
+    starts["status"]["phase"] = "Initialized"
+    waits = job("waits", status={"phase": "Queued"}, **demand)
+    for settings, step, gpus in (({"kueue.enabled": True}, "wait", 2), ({}, "start", 4)):
+        operator = FakeOperator(policy="max-min", **settings)
+        for old in (queued(starts, reserved="True"), queued(waits, reserved="True")):
+            wide = job("new", gpus={"options": [3]})
+            assert plan([wide], [old], operator=operator)[0]["step"] == step
+        [effect] = plan([queued(job("new", **demand))], operator=operator)
+        assert effect["new"]["gpus"] == gpus
 
 
 def test_a_plan_says_that_the_quota_of_a_new_job_is_not_known():

@@ -170,12 +170,12 @@ _REASONS: Mapping[CauseCode, Callable[[Cause], str]] = {
 
 
 def _why(snapshot: Snapshot, state: JobState | None, *, cause: Cause) -> str:
-    """Return a reason; that of a queue's quota in the words of the program that keeps it."""
+    """Return a reason; that of a quota in the words of the program that keeps it, or those of the share of its user."""
     if cause.code is CauseCode.QUEUE_QUOTA and state is not None:
+        if snapshot.limits.shares and not state.exceeds_quota:
+            return _why_not_owed(snapshot, state)
         if state.ceiling is not None:
             return state.ceiling.told
-        if snapshot.limits.shares:
-            return _why_not_owed(snapshot, state)
     return _REASONS[cause.code](cause)
 
 

@@ -115,6 +115,13 @@ class JobState:
         placement = self.placement
         return placement is None or (self.gang or placement.shape.gpus) in self.job.gpus.options
 
+    @property
+    def exceeds_quota(self) -> bool:
+        """True if the quota of its queue permits fewer GPUs than it has, or none of its numbers of GPUs."""
+        ceiling, held = self.ceiling, self.placement
+        has = max(self.gang, held.gpus) if held is not None else 0
+        return ceiling is not None and max(has, self.least) > ceiling.gpus
+
     def has_pod_on(self, node: NodeName) -> bool:
         """Return whether a pod of it is on this node already, or is decided to be."""
         held = self.placement

@@ -8,6 +8,7 @@ its policy. Its answers from SideCars are not visible.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dljob.client.backend import BackendError, Created, Json, Plan, never
@@ -28,7 +29,7 @@ from dljob.control.scheduling import Options
 from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
 from dljob.control.situation.scene import Scene
-from dljob.control.situation.status import ConditionType
+from dljob.control.situation.status import Condition, ConditionType
 from dljob.core.documents import jobfile
 from dljob.core.documents.jobnames import full_name, manager_of
 from dljob.core.model import Ceiling, GpuRef, Job, JobId, Node, Phase, Snapshot
@@ -36,6 +37,7 @@ from dljob.core.predicting.learning_curves import Forecast
 from dljob.core.profiles import JobType, Profile, Speed
 from dljob.known_policies import read_live_policy
 from dljob.operator.jobs.entries import Jobs, Specs
+from dljob.operator.kueue.quotas import read_demand
 from dljob.operator.kueue.workloads import QUEUE_LABEL
 from dljob.operator.nodes.nodes import read_node
 from dljob_wire.messages import Shape
@@ -64,6 +66,8 @@ QUEUED: Final = (
     "the plan assumes that jobs in queues of Kueue keep the quota that they use now, and that Kueue admits new jobs"
     " in queues at once"
 )
+ASSUMED: Final = Condition(ConditionType.QUOTA_RESERVED, status=True, reason="", message="")
+"""Of a job about which Kueue has not decided yet."""
 UNLEARNED: Final = (
     "the plan takes speeds only from the jobs that run now, because the operator's profiles cannot be read; ask for"
     " the ClusterRole dljob-gpus-view, or wait until the operator has published them"
@@ -150,14 +154,12 @@ class Planner:
         self._has_queues = any(each["name"] == KUEUE and each["value"] for each in settings)
         self._profiles = {profile.type: profile for profile in read_profiles(self._learned)}
         entries = self._read_entries(jobs)
-        ceilings = dict(_iter_ceilings(entries.values())) if self._has_queues else {}
-        if ceilings:
+        if self._has_queues and any(_iter_ceilings(entries.values())):
             self.limits = (*self.limits, QUEUED)
         self._scene = Scene(
             now=now,
             epoch=0,
             entries=entries,
-            ceilings=ceilings,
             job_pods={},
             nodes={node.name: node for node in self._iter_nodes(nodes)},
             mechanism=self._options.mechanism,
@@ -234,6 +236,8 @@ class Planner:
 
     def _take_snapshot(self, scene: Scene) -> Snapshot:
         entries = scene.entries.values()
+        if self._has_queues:
+            scene = replace(scene, ceilings=dict(_iter_ceilings(entries)))
         is_its = self._learned.get("policy") == self._options.policy.name
         return take_snapshot(
             scene,
@@ -248,14 +252,22 @@ class Planner:
 
 
 def _iter_ceilings(entries: Iterable[Entry]) -> Iterator[tuple[JobId, Ceiling]]:
-    """Yield the jobs in queues of Kueue that use quota or have none; what Kueue admits next is not known."""
+    """
+    Yield the jobs in queues of Kueue that use quota, have none, or cannot change their number of GPUs.
+
+    What Kueue admits next is not known.
+    """
     for entry in entries:
-        status = entry.status
-        quota, placement = status.condition(ConditionType.QUOTA_RESERVED), status.placement
-        if quota is None or quota.reason == NOT_QUEUED or (quota.status and placement is None):
+        demand = read_demand(entry, queue=entry.job.labels.get(QUEUE_LABEL, ""))
+        if not demand.queue:
             continue
-        gpus = placement.gpus if placement is not None else 0
-        yield entry.job.id, Ceiling(gpus, quota.reason, quota.message)
+        quota, most = entry.status.condition(ConditionType.QUOTA_RESERVED), demand.options[-1]
+        if quota is None or quota.reason == NOT_QUEUED:
+            quota = ASSUMED
+        gpus = demand.decided or (most if quota.status else 0)
+        if demand.decided or demand.is_whole or not quota.status:
+            told = quota.reason, quota.message
+            yield entry.job.id, Ceiling(min(gpus, most), *told, is_whole=demand.is_whole)
 
 
 def _read_settings(documents: Sequence[Json]) -> Settings:
