@@ -113,8 +113,8 @@ def test_a_plan_rests_on_the_profiles_that_the_operator_publishes():
 def test_jobs_in_queues_keep_the_quota_that_they_use():
     queued = {"kueue.enabled": True}
 
-    def with_quota(document, *, status):
-        told = {"type": "QuotaReserved", "status": status, "reason": "Pending", "message": "none"}
+    def with_quota(document, *, status, reason="Pending"):
+        told = {"type": "QuotaReserved", "status": status, "reason": reason, "message": "none"}
         document["status"]["conditions"] = [told | {"lastTransitionTime": write_time(NOW - 50.0)}]
         return document
 
@@ -137,6 +137,13 @@ def test_jobs_in_queues_keep_the_quota_that_they_use():
         answer = asked.what_if(question, seconds=60.0)
         assert {each["job"]: each["gpus"] for each in answer["futures"][0]["jobs"]} == gpus
         assert (planned.QUEUED in answer["notes"]) == bool(settings)
+    # What a job borrows of the shares of users is no quota of Kueue.
+    asked = planner(
+        [with_quota(grows, status="True", reason="Borrowed")],
+        operator=FakeOperator(policy="max-min", **queued),
+    )
+    [future] = asked.what_if(question, seconds=60.0)["futures"][0]["jobs"]
+    assert future["gpus"] == 2
 
 
 def test_a_plan_says_that_the_quota_of_a_new_job_is_not_known():

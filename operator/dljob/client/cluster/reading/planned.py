@@ -23,7 +23,7 @@ from dljob.control.deciding.futures import (
 )
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.gpus.marking import marked
-from dljob.control.judging.conditions import NOT_QUEUED
+from dljob.control.judging.conditions import NOT_KUEUE
 from dljob.control.scheduling import Options
 from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
@@ -252,7 +252,7 @@ def _iter_ceilings(entries: Iterable[Entry]) -> Iterator[tuple[JobId, Ceiling]]:
     for entry in entries:
         status = entry.status
         quota, placement = status.condition(ConditionType.QUOTA_RESERVED), status.placement
-        if quota is None or quota.reason == NOT_QUEUED or (quota.status and placement is None):
+        if quota is None or quota.reason in NOT_KUEUE or (quota.status and placement is None):
             continue
         gpus = placement.gpus if placement is not None else 0
         yield entry.job.id, Ceiling(gpus, quota.reason, quota.message)
