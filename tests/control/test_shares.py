@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from dljob.control.situation.status import ConditionType
 from dljob.core.model import JobId, Phase
 from dljob.core.placement.limits import NamespaceLimits, namespace_of
 from dljob.sim import policies
@@ -49,6 +50,42 @@ def test_owed_gpus_come_back_and_are_lent_again():
         government.world.change(new, suspend=True)
         government.world.run(120)
         assert held(government)["a"] == 8
+
+
+def test_condition_says_how_many_gpus_are_borrowed():
+    with shared("max-min") as government:
+        wide = submit(government, "a/1", options=OPTIONS)
+        small = submit(government, "b/1", options=(1,))
+
+        def lent(job: JobId) -> tuple[str, str] | None:
+            quota = status(government, job).condition(ConditionType.QUOTA_RESERVED)
+            return quota and (quota.reason, quota.message)
+
+        def is_lent() -> bool:
+            return lent(wide) == ("Borrowed", "borrows 3 of 7 GPUs")
+
+        government.world.run(120, until=is_lent)
+        assert is_lent()
+        assert lent(small) == ("Owed", "borrows none of 1 GPU")
+        new = submit(government, "b/2", options=OPTIONS)
+        government.world.run(120, until=lambda: has_begun(government, new))
+        assert lent(wide) == ("Owed", "borrows none of 4 GPUs")
+        government.world.change(wide, suspend=True)
+        government.world.run(120)
+        assert lent(wide) is None
+        assert lent(new) == ("Owed", "borrows none of 7 GPUs")
+
+
+def test_use_outlives_the_controller():
+    with shared("fifo") as government:
+        first = submit(government, "a/1", options=(8,))
+        government.world.run(600)
+        government.world.change(first, suspend=True)
+        government.world.run(60)
+        government.succeed(60)
+        jobs = [submit(government, f"{user}/2", options=(8,)) for user in "ab"]
+        government.world.run(120, until=lambda: has_begun(government, jobs[1]))
+        assert held(government) == {"a": 0, "b": 8}
 
 
 def test_shares_in_balance_change_no_job():

@@ -30,7 +30,7 @@ from dljob.core.model import (
     Snapshot,
     Training,
 )
-from dljob.core.planning import Move, Reshape, Start, Stop, Wait
+from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dljob.core.profiles import Costs, CostSeen, CostTerm, JobType, Profile, Speed, fold
 from dljob_wire.messages import Shape
 
@@ -407,7 +407,7 @@ def test_wait_counts_gpus_after_the_other_steps():
     world = snapshot(first, second, cluster=Cluster([Node.of(N1, 4)]))
     start = Start(first.id, Placement.of({N1: (0, 1, 2, 3)}), turn)
     wait = Wait(second.id, Cause(CauseCode.NO_ROOM))
-    text = sentences_for(world, (start, wait))
+    text = sentences_for(world, Plan((start, wait)))
     assert text[first.id] == "starts on 4 GPUs on n1: it is its turn"
     assert text[second.id].startswith("waits: needs 4 GPUs; none is free")
 

@@ -9,12 +9,12 @@ import pytest
 from dljob.core import cycle, keeping
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
-from dljob.core.explaining.sentences import sentence_for_step
+from dljob.core.explaining.sentences import describe_share, sentence_for_step, sentences_for
 from dljob.core.model import Cause, CauseCode, Ceiling, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Start, Stop, Wait, settle
 from dljob.core.policies.foresight.memory import Memory, Tenure, remember_tenures
-from dljob.core.sharing import TURN_S, count_gpus, find_owed
+from dljob.core.sharing import TURN_S, count_gpus, find_borrowed, find_owed, find_parts
 from dljob.sim import policies
 from tests.builders import FakePolicy, decide, make_cluster, make_snapshot, make_state
 
@@ -107,6 +107,30 @@ def test_limit_of_a_user_bounds_its_share():
     snapshot = shared(wide("a/1"), wide("b/1"))
     limits = replace(snapshot.limits, max_gpus={"a": 1})
     assert find_owed(replace(snapshot, limits=limits)) == {"a": 1, "b": 7}
+
+
+def test_last_started_jobs_borrow_beyond_the_part_of_their_user():
+    first = wide("a/1", holds={"n1": range(3)}, started_at=10.0)
+    last = wide("a/2", holds={"n1": range(3, 7)}, started_at=20.0)
+    other = make_state("b/1", options=(1,), holds={"n1": (7,)}, started_at=30.0)
+    snapshot = shared(first, last, other)
+    assert find_parts(snapshot) == {"a": 4.0, "b": 4.0}
+    assert find_borrowed(snapshot) == {"a/1": 0, "a/2": 3, "b/1": 0}
+    assert describe_share(snapshot, last) == "borrows 3 of 4 GPUs: a has 7 GPUs, and a share of 4"
+    weightless = shared(first, last, other, shares={"b": 1})
+    assert find_borrowed(weightless) == {"a/1": 3, "a/2": 4, "b/1": 0}
+    assert describe_share(make_snapshot(snapshot.cluster, first), first) == ""
+
+
+def test_gpus_of_a_start_count_as_borrowed():
+    waits = make_state("b/1", options=(4,), iterations_total=1e6)
+    old = wide("a/1", holds={"n1": (0, 1)}, iterations_total=1e6)
+    snapshot = shared(old, waits, gpus=6, now=30.0)
+    plan = cycle.schedule(snapshot, policies.make("fifo", {}))
+    assert find_borrowed(snapshot, plan) == {"a/1": 0, "b/1": 1}
+    assert sentences_for(snapshot, plan)[waits.id].endswith("; borrows 1 of 4 GPUs")
+    queued = replace(snapshot.pending[0], ceiling=Ceiling(4))
+    assert find_borrowed(replace(snapshot, pending=[queued]), plan) == {"a/1": 0}, "that is Kueue's"
 
 
 # --- what is given back -------------------------------------------------------------------

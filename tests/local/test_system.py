@@ -698,6 +698,7 @@ def _give_back(there: SimpleNamespace, document: dict[str, Any]) -> None:
 
     _until(there, is_ready)
     # Ada has 3 of 4 GPUs, because one was idle until bob submits a second job.
+    assert f"borrows 1 of 2 GPUs: {there.ada.name} has 3 GPUs" in there.ada("why", "shrinks").stdout
     assert there.bob.submit(training("comes")).status == 0
     _until(there, lambda: trains(comes, 1) and trains(shrinks, 1))
     for job in (shrinks, f"{there.ada.name}/mine"):
@@ -707,6 +708,7 @@ def _give_back(there: SimpleNamespace, document: dict[str, Any]) -> None:
     assert "goes from 2 to 1 GPU on " in said
     assert f"given back to {there.bob.name}, which is owed 2 GPUs" in said
     assert "QueueQuota" in there.ada("describe", "shrinks").stdout
+    assert "borrows none of 1 GPU" in there.ada("describe", "shrinks").stdout
 
 
 class Caller(asyncio.Transport):

@@ -7,7 +7,8 @@ policy fails, every job keeps its GPUs.
 import logging
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
 
 from dljob.control.deciding import snapshots
 from dljob.control.judging import judging
@@ -32,6 +33,9 @@ from dljob.core.planning import Move, Plan, Reshape, Start, Stop, Wait
 from dljob.core.profiles import Costs
 
 log = logging.getLogger(__name__)
+
+USE: Final = "shares of users"
+"""The name of the GPU time of users among the states of policies; no policy has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +184,8 @@ class Scheduler:
         name = self._options.policy.name
         if self._last.is_first:
             self._last.policy_state = self._learning.policy_state(name)
+            if isinstance(use := self._learning.policy_state(USE), dict):
+                self._last.use = Use(**use)
             self._last.is_first = False
         for _ in range(len(scene.entries) + 1):
             snapshot = self.snapshot(scene)
@@ -200,6 +206,8 @@ class Scheduler:
                 self._last.worths = plan.worths
                 self._last.use = plan.use
                 self._learning.keep_policy_state(name, plan.policy_state)
+                if plan.use.until:
+                    self._learning.keep_policy_state(USE, asdict(plan.use))
                 plan = snapshots.correct_waits(plan, snapshot, scene=scene)
                 plan = self._take_batch(plan)
                 renewed = replace(

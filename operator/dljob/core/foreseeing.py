@@ -411,8 +411,8 @@ def _iter_effects(
 ) -> Iterator[Effect]:
     old_steps = {step.job: step for step in before[1].steps}
     new_steps = {step.job: step for step in after[1].steps}
-    sentences = explaining.sentences_for(after[0], after[1].steps, worths=after[1].worths)
-    former = explaining.sentences_for(before[0], before[1].steps, worths=before[1].worths)
+    sentences = explaining.sentences_for(*after)
+    former = explaining.sentences_for(*before)
     states = _states(after[0])
     predictor = Predictor.of(after[0])
     jobs = [*new_steps, *(job for job in old_steps if job not in new_steps)]

@@ -88,7 +88,7 @@ class Plan:
     worths: Mapping[JobId, float] = field(default_factory=dict, compare=False, repr=False)
     """The worth of a GPU to each job, where the policy states it; for the reasons that people read."""
     use: Use = Use()
-    """The GPU time of users, where they are owed shares."""
+    """The GPU time of users, where they are owed shares; else until 0."""
 
     def first(self, most: int, *, urgent: Collection[CauseCode] = ()) -> "Plan":
         """

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import inf
+from math import ceil, inf
 from typing import Final, Protocol
 
 from dljob.core import keeping
@@ -166,6 +166,35 @@ def _gpus_after(snapshot: Snapshot, plan: Plan | None) -> dict[JobId, int]:
     return gpus
 
 
+def find_parts(snapshot: Snapshot) -> dict[str, float]:
+    """Return the part of all GPUs that each user with jobs has by its weight, whether or not its jobs can use it."""
+    weights = {user: snapshot.limits.weight_of(user) for user in find_owed(snapshot)}
+    each = snapshot.cluster.total / max(1, sum(weights.values()))
+    return {user: weight * each for user, weight in weights.items()}
+
+
+def find_borrowed(snapshot: Snapshot, plan: Plan | None = None) -> dict[JobId, int]:
+    """
+    Return how many of its GPUs each job borrows, after a plan if there is one; nothing where users have no shares.
+
+    Borrowed are the GPUs that a user has beyond its part of all GPUs, and of these first those of the job that started last.
+    """
+    if not any(snapshot.limits.shares.values()):
+        return {}
+    gpus, over = _gpus_after(snapshot, plan), count_gpus(snapshot, plan)
+    over.subtract({user: ceil(part - _EXACT) for user, part in find_parts(snapshot).items()})
+    begun = gpus.keys() - {state.id for state in snapshot.running}
+    states = (*snapshot.running, *snapshot.queue.select(begun).values())
+    borrowed: dict[JobId, int] = {}
+    for state in sorted(states, key=_rank, reverse=True):
+        user = namespace_of(state.id)
+        lent = max(0, min(gpus.get(state.id, 0), over[user]))
+        over[user] -= lent
+        if state.ceiling is None:
+            borrowed[state.id] = lent
+    return borrowed
+
+
 # --- giving it back -----------------------------------------------------------------------
 
 
@@ -208,7 +237,7 @@ def share_out(snapshot: Snapshot, decide: Decide, *, enough: int = 0) -> Plan:
     if len(owed) > 1 and sum(owed.values()) >= total:
         wake_at = min(now + TURN_S, inf if wake_at is None else wake_at)
     after = count_gpus(snapshot, best)
-    use = Use(now, snapshot.use.at(now), after)
+    use = Use(now, snapshot.use.at(now), dict(after))
     return replace(best, steps=_name_successors(snapshot, best, after), wake_at=wake_at, use=use)
 
 

@@ -132,7 +132,7 @@ class Notebook:
         self._observations: deque[tuple[JobType, Observation]] = deque()
         self._rows: deque[RecordRow] = deque()
         self._latest: dict[str, Callable[[], None]] = {}
-        """The writes of tables and of the policy's state, of which only the latest counts."""
+        """The writes of tables and of the states of policies, of which only the latest counts."""
         self._shown: dict[str, tuple[object, ...]] = {}
         self._under_way: deque[_Task] = deque()
         self._tickets = map(partial(Ticket, uuid4().hex), count(1))
@@ -317,7 +317,7 @@ class Notebook:
         """
         if isinstance(state, dict):
             with self._changing():
-                self._latest["policy"] = lambda: self._store.keep_policy_state(
+                self._latest[f"policy {policy}"] = lambda: self._store.keep_policy_state(
                     policy, json.dumps(state)
                 )
 

@@ -146,9 +146,11 @@ def test_next_controller_has_the_policy_state(place: Place, desks):
     desk.notebook.keep_policy_state("ones", {"decisions": 6})
     desk.notebook.keep_policy_state("ones", state)
     desk.notebook.keep_policy_state("tiresias", (1, 2))
+    desk.notebook.keep_policy_state("foresight", {"decisions": 8})
     desk.flush()
     later = desks(place.open()).notebook
     assert later.policy_state("ones") == state
+    assert later.policy_state("foresight") == {"decisions": 8}
     assert later.policy_state("tiresias") is None
 
 

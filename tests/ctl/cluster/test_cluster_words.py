@@ -343,7 +343,7 @@ ALLOCATION = {
                     {"type": "QuotaReserved", "status": "True", "message": "Kueue admits 3"}
                 ],
             ),
-            "trains on 3 A100 GPUs on n1 and n2. Kueue admits 3. Lately: starts on 3 GPUs",
+            "trains on 3 A100 GPUs on n1 and n2; Kueue admits 3. Lately: starts on 3 GPUs",
         ),
         (
             job(

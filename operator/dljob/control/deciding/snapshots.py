@@ -6,7 +6,7 @@ reason, if a pod without an answering SideCar may hold it.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -14,6 +14,7 @@ from typing import Final
 
 from dljob.control.gpus.marking import marked
 from dljob.control.judging.checkpoints import is_declared, keeps_first, risked_from, unsaved_from
+from dljob.control.judging.conditions import BORROWED, OWED, tell_of_quota
 from dljob.control.judging.progress import is_changing, progress_of, total_iterations
 from dljob.control.situation.job_pods import JobPod
 from dljob.control.situation.ports import UNSCHEDULABLE, Entry, PodPhase
@@ -21,7 +22,7 @@ from dljob.control.situation.process_sets import find_intact
 from dljob.control.situation.quarantine import Quarantine
 from dljob.control.situation.scene import SILENT_S, Scene
 from dljob.control.situation.status import Condition, ConditionType, Status, Trust
-from dljob.core import lifecycle
+from dljob.core import lifecycle, sharing
 from dljob.core.assuming import Assumptions
 from dljob.core.contract import Policy
 from dljob.core.explaining import sentences as explaining
@@ -29,6 +30,7 @@ from dljob.core.lifecycle import Event
 from dljob.core.model import (
     Cause,
     CauseCode,
+    Ceiling,
     Cluster,
     GpuRef,
     JobId,
@@ -288,7 +290,7 @@ def statuses_of(
     plan: Plan, snapshot: Snapshot, *, scene: Scene, policy: Policy
 ) -> dict[JobId, Status]:
     """Return the new status of each job in the plan."""
-    sentences = explaining.sentences_for(snapshot, plan.steps, worths=plan.worths)
+    sentences = explaining.sentences_for(snapshot, plan)
     assumptions = Assumptions(snapshot, policy)
     states = _select(snapshot, {step.job for step in plan.steps})
     statuses: dict[JobId, Status] = {}
@@ -297,7 +299,24 @@ def statuses_of(
         told = assumptions.of(states[step.job]) if step.job in states else ()
         informed = _informed(status, told, policy=policy)
         statuses[step.job] = status.with_condition(informed, scene.now) if informed else status
+    if plan.use.until:
+        statuses |= _iter_lent(statuses, plan, snapshot, scene=scene)
     return statuses
+
+
+def _iter_lent(
+    statuses: Mapping[JobId, Status], plan: Plan, snapshot: Snapshot, *, scene: Scene
+) -> Iterator[tuple[JobId, Status]]:
+    """Yield the statuses of the jobs that borrow another number of GPUs than before."""
+    for job, borrowed in sharing.find_borrowed(snapshot, plan).items():
+        status, share = statuses.get(job, scene.entries[job].status), None
+        if status.placement is not None:
+            told = explaining.describe_lent(borrowed, status.placement)
+            reason = BORROWED if borrowed else OWED
+            share = Ceiling(status.placement.gpus, reason, told)
+        after = tell_of_quota(status, share, now=scene.now)
+        if after is not status:
+            yield job, after
 
 
 def _select(snapshot: Snapshot, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:

@@ -4,6 +4,7 @@ SideCars report.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from dljob.control.gpus.occupancy import REFUSALS
 from dljob.control.judging.exits import NOT_STARTED as CANNOT_START
@@ -48,16 +49,23 @@ def tell_of_troubles(status: Status, job_pods: Iterable[JobPod], *, now: float) 
     )
 
 
-NOT_QUEUED = "NotQueued"
+NOT_QUEUED: Final = "NotQueued"
+OWED: Final = "Owed"
+BORROWED: Final = "Borrowed"
+NOT_KUEUE: Final = frozenset({NOT_QUEUED, OWED, BORROWED})
+"""The reasons that are not about a queue of Kueue."""
 _NO_QUEUE = Ceiling(
     0, NOT_QUEUED, "the job asks Kueue for no quota: it is suspended, or in no queue"
 )
 
 
 def tell_of_quota(status: Status, ceiling: Ceiling | None, *, now: float) -> Status:
-    """Set the condition when the quota of the job's queue changes; ``None``: it has no queue any more."""
+    """Set the condition when the quota of the job's queue changes; ``None``: it has no queue, or not any more."""
     if status.is_final:
         return status
+    known = status.condition(ConditionType.QUOTA_RESERVED)
+    if ceiling is None and (known is None or known.reason in (OWED, BORROWED)):
+        return status if known is None or status.placement is not None else status.without(known)
     ceiling = ceiling or _NO_QUEUE
     condition = Condition(
         ConditionType.QUOTA_RESERVED,
@@ -65,7 +73,7 @@ def tell_of_quota(status: Status, ceiling: Ceiling | None, *, now: float) -> Sta
         reason=ceiling.reason,
         message=ceiling.told,
     )
-    if status.condition(ConditionType.QUOTA_RESERVED) == condition:
+    if known == condition:
         return status
     return status.with_condition(condition, now)
 

@@ -16,7 +16,6 @@ from dljob.control.situation.ports import Entry, PodKey
 from dljob.control.situation.rules import News
 from dljob.control.situation.scene import Scene
 from dljob.control.situation.status import Booking, Status
-from dljob.core.explaining import sentences
 from dljob.core.measuring import LiveChange, Resumption, SpeedSamples, sort_by_type
 from dljob.core.model import Cluster, JobId, Snapshot
 from dljob.core.planning import Plan, Wait
@@ -200,7 +199,7 @@ class LearnedState:
             line = decided(
                 step,
                 at=snapshot.now,
-                sentence=sentences.sentence_for_step(snapshot, step),
+                sentence=statuses[step.job].message,
                 generation=statuses[step.job].generation,
                 expected=expected.get(step.job),
             )

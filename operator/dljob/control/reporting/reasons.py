@@ -115,6 +115,8 @@ class Outlook:
 
     def _training(self, entry: Entry, state: JobState) -> str:
         told = sentences.sentence_for_training(self._snapshot, state)
+        if share := sentences.describe_share(self._snapshot, state):
+            told += f"; {share}"
         stalled = _find(entry, ConditionType.PROGRESSING)
         if stalled is not None and not stalled.status:
             since = entry.status.iterated_at

@@ -50,7 +50,8 @@ class ConditionType(StrEnum):
     SCHEDULED = "Scheduled"
     """GPUs are assigned to the job; if not, the reason says why it waits."""
     QUOTA_RESERVED = "QuotaReserved"
-    """Kueue has admitted GPUs for the job; the message says how many, and which it has taken back. Only in a queue."""
+    """Kueue has admitted GPUs for the job; the message says how many, and which it has taken back. Only in a queue.
+    With shares of users: the message says how many of its GPUs are borrowed. Only while it has GPUs."""
     INITIALIZED = "Initialized"
     """All pods of the job are up, and their SideCars ready."""
     PROGRESSING = "Progressing"
@@ -292,8 +293,13 @@ class Status:
         if old == new:
             return self
         since = old.since if old is not None and old.status == new.status else now
-        others = tuple(each for each in self.conditions if each.type is not new.type)
+        others = self.without(new).conditions
         return replace(self, conditions=(*others, replace(new, since=since)))
+
+    def without(self, old: Condition) -> "Status":
+        """Drop the condition of this type."""
+        others = tuple(each for each in self.conditions if each.type is not old.type)
+        return replace(self, conditions=others)
 
 
 _FIGURES = (

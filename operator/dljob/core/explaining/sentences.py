@@ -21,7 +21,7 @@ from dljob.core.placement.amounts import Amounts, lacking, show
 from dljob.core.placement.largest import acceptable_types, largest_possible
 from dljob.core.placement.limits import namespace_of
 from dljob.core.placement.needs import Needs
-from dljob.core.planning import Move, Reshape, Start, Step, Stop, Wait, settle
+from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait, settle
 from dljob.core.predicting.predictor import Predictor
 from dljob.core.predicting.spans import span_remaining
 from dljob.core.profiles import CostTerm
@@ -47,17 +47,19 @@ def sentence_for_wait(
     return f"waits: {reason}"
 
 
-def sentences_for(
-    snapshot: Snapshot, steps: Sequence[Step], *, worths: Worths = UNSAID
-) -> dict[JobId, str]:
+def sentences_for(snapshot: Snapshot, plan: Plan) -> dict[JobId, str]:
     """Return the effect and the reason of each step; jobs wait for GPUs that the other steps leave."""
-    settled = settle(snapshot, steps)
-    return {
-        step.job: sentence_for_step(
-            settled if isinstance(step, Wait) else snapshot, step, worths=worths
-        )
-        for step in steps
-    }
+    settled = settle(snapshot, plan.steps)
+    borrowed = sharing.find_borrowed(snapshot, plan) if plan.use.until else {}
+    sentences = {}
+    for step in plan.steps:
+        before = settled if isinstance(step, Wait) else snapshot
+        told = sentence_for_step(before, step, worths=plan.worths)
+        if isinstance(step, Start | Reshape | Move) and (lent := borrowed.get(step.job)):
+            new = step.placement if isinstance(step, Start) else step.new
+            told += f"; {describe_lent(lent, new)}"
+        sentences[step.job] = told
+    return sentences
 
 
 def sentence_for_step(snapshot: Snapshot, step: Step, *, worths: Worths = UNSAID) -> str:
@@ -123,6 +125,21 @@ def sentence_for_training(snapshot: Snapshot, state: JobState) -> str:
     return (
         f"{told}, and {between(left.low, left.high)} is left" if isfinite(left.expected) else told
     )
+
+
+def describe_lent(borrowed: int, placement: Placement) -> str:
+    """Return how many GPUs of a job its user has beyond its part of all GPUs."""
+    return f"borrows {borrowed or 'none'} of {count_gpus(placement.gpus)}"
+
+
+def describe_share(snapshot: Snapshot, state: JobState) -> str:
+    """Return the borrowed GPUs of a training job, and the part of its user; empty where users are owed nothing."""
+    borrowed = sharing.find_borrowed(snapshot).get(state.id)
+    if borrowed is None or state.placement is None:
+        return ""
+    user, has = namespace_of(state.id), sharing.count_gpus(snapshot)
+    part = sharing.find_parts(snapshot).get(user, 0.0)
+    return f"{describe_lent(borrowed, state.placement)}: {user} has {count_gpus(has[user])}, and a share of {part:.3g}"
 
 
 # --- the reasons --------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dljob.control.deciding.futures import (
 )
 from dljob.control.deciding.snapshots import take_snapshot
 from dljob.control.gpus.marking import marked
-from dljob.control.judging.conditions import NOT_QUEUED
+from dljob.control.judging.conditions import NOT_KUEUE
 from dljob.control.scheduling import Options
 from dljob.control.settings import Settings, SettingsError, load_tree
 from dljob.control.situation.ports import Entry
@@ -262,7 +262,7 @@ def _iter_ceilings(entries: Iterable[Entry]) -> Iterator[tuple[JobId, Ceiling]]:
         if not demand.queue:
             continue
         quota, most = entry.status.condition(ConditionType.QUOTA_RESERVED), demand.options[-1]
-        if quota is None or quota.reason == NOT_QUEUED:
+        if quota is None or quota.reason in NOT_KUEUE:
             quota = ASSUMED
         gpus = demand.decided or (most if quota.status else 0)
         if demand.decided or demand.is_whole or not quota.status:

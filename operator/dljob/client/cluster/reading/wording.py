@@ -116,7 +116,7 @@ def _training(status: Json) -> str:
         if "etaSeconds" in progress:
             told += f", and about {duration(progress['etaSeconds'])} is left"
     if quota := _condition(status, "QuotaReserved"):
-        told += f". {quota['message']}"
+        told += f"; {quota['message']}"
     stalled = _condition(status, "Progressing")
     if stalled.get("status") == "False":
         told += f". It makes no progress: {stalled['message']}"
