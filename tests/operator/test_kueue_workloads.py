@@ -198,7 +198,7 @@ def test_eviction_has_its_reason():
     assert read(inactive).told == "away (Deactivated)"
 
 
-def test_cleared_workload_waits_for_what_kueue_says():
+def test_cleared_workload_waits_for_the_reason_that_kueue_gives():
     stops = ("True", "ClusterQueueStopped", "The ClusterQueue is stopped")
     waits = ("False", "Inadmissible", "ClusterQueue team-a is inactive")
     cleared = admitted(Evicted=stops, QuotaReserved=waits)
