@@ -140,10 +140,11 @@ def test_layers_are_as_readable_in_kueue_as_in_dljob(kueue: Kueue, stage: Stage)
     submit(stage, "wide", A)
     stage.wait(lambda: gpus(stage, "wide") == 4)
     kubectl = kueue.plane.kubectl.in_namespace(stage.namespace)
-    rows = [line.split()[:4] for line in kubectl("get", "workloads").splitlines()]
-    assert rows == [
-        ["NAME", "QUEUE", "RESERVED", "IN"],
-        *([f"wide-{layer}", A, A, "True"] for layer in ("0-1", "1-2", "2-4")),
+    labels = f"{names.JOB_LABEL},{names.LAYER_LABEL}"
+    rows = [line.split() for line in kubectl("get", "workloads", "-L", labels).splitlines()]
+    assert [(*row[:4], *row[-2:]) for row in rows] == [
+        ("NAME", "QUEUE", "RESERVED", "IN", "JOB", "LAYER"),
+        *((f"wide-{layer}", A, A, "True", "wide", layer) for layer in ("0-1", "1-2", "2-4")),
     ]
     [owner] = workloads(stage)["wide-2-4"]["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("DLJob", "wide")

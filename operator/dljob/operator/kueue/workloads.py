@@ -215,14 +215,13 @@ def changed_status(workload: Json, wanted: Wanted, now: float) -> dict[str, Any]
         if evicted.get("status") != "True":
             evicted = {"reason": DEACTIVATED, "message": "The workload is deactivated"}
         reason, why = evicted["reason"], evicted["message"]
-        is_queued = "True" if reason in _REQUEUED_AT_ONCE else "False"
         released = "The GPUs are released, as DLJob has proven"
         changes = {
             "QuotaReserved": ("False", "Pending", why),
             "Admitted": ("False", "NoReservation", released),
             # Where Kueue waits for pods, it waits for those of the next start, too.
             "PodsReady": ("False", "WaitForStart", released),
-            "Requeued": (is_queued, reason, why),
+            "Requeued": (str(reason in _REQUEUED_AT_ONCE), reason, why),
         }
     else:
         changes = {"PodsReady": ("True", "PodsReady", "the job trains")}
