@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -125,10 +125,14 @@ class Desk:
             clock=lambda: self.now,
         )
 
+    def workload(self, name: str) -> Mapping[str, Any]:
+        known = self.mirrors.workloads.get(Name(TEAM, name))
+        assert known is not None
+        return known
+
     def admit(self, *layers: Layer, evicted: bool = False, flavor: str = "f") -> None:
         for low, high in layers:
-            known = self.mirrors.workloads.get(Name(TEAM, f"net-{low}-{high}"))
-            assert known is not None
+            known = self.workload(f"net-{low}-{high}")
             true = ["QuotaReserved", "Admitted", *(["Evicted"] if evicted else [])]
             said = {"status": "True", "reason": "Preempted", "message": "Kueue has decided"}
             conditions = [{"type": kind, **said} for kind in true]
@@ -137,8 +141,7 @@ class Desk:
             self.server.put({**known, "status": {"conditions": conditions, "admission": admission}})
 
     def refuse(self, workload: str) -> None:
-        known = self.mirrors.workloads.get(Name(TEAM, workload))
-        assert known is not None
+        known = self.workload(workload)
         waits = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "full"}
         self.server.put({**known, "status": {"conditions": [waits]}})
 
@@ -212,8 +215,7 @@ def test_job_without_the_label_is_left_alone():
 def test_priority_is_the_one_that_is_granted():
     desk = Desk()
     desk.settle(desk.scene(priority=7))
-    workload = desk.mirrors.workloads.get(Name(TEAM, "net-0-1"))
-    assert workload is not None
+    workload = desk.workload("net-0-1")
     assert workload["spec"]["priority"] == 0
 
 
@@ -296,9 +298,7 @@ def test_unused_quota_is_given_back_and_asked_for_again():
     desk.now += IDLE_S + 1
     desk.supposed = 2
     # The watch shows the end of the former Workload at last.
-    former = desk.mirrors.workloads.get(Name(TEAM, "net-1-2"))
-    assert former is not None
-    desk.mirrors.workloads.show_end(former)
+    desk.mirrors.workloads.show_end(desk.workload("net-1-2"))
     assert desk.settle(desk.scene(1)) == [("create", "net-1-2")]
 
 
@@ -319,8 +319,7 @@ def test_job_whose_quota_is_refused_keeps_no_other_from_growing(why):
     if why == "full":
         desk.refuse("rival-0-1")
     else:
-        held = desk.mirrors.workloads.get(Name(TEAM, "rival-0-1"))
-        assert held is not None
+        held = desk.workload("rival-0-1")
         waits = {"type": "QuotaReserved", "status": "False", "reason": "Inadmissible"}
         conditions = [{**waits, "message": "ClusterQueue b is on hold"}]
         desk.server.put({**held, "status": {"conditions": conditions}})
@@ -348,9 +347,7 @@ def test_quota_on_which_a_job_does_not_start_is_given_back(checkpoint):
     assert desk.scene(**options).ceilings[JOB].told == (
         "queue q has the quota back, on which the job did not start: no node has room"
     )
-    former = desk.mirrors.workloads.get(Name(TEAM, "net-0-1"))
-    assert former is not None
-    desk.mirrors.workloads.show_end(former)
+    desk.mirrors.workloads.show_end(desk.workload("net-0-1"))
     desk.now += 1.0
     assert look() == []
     desk.suppose = lambda _: {JOB: 1}
@@ -374,9 +371,7 @@ def test_layer_on_other_nodes_is_given_back_and_asked_for_after_a_while():
     desk.settle(desk.scene(1))
     desk.admit(HIGH, flavor="g")
     assert ("delete", "net-1-2") in desk.settle(desk.scene(1))
-    former = desk.mirrors.workloads.get(Name(TEAM, "net-1-2"))
-    assert former is not None
-    desk.mirrors.workloads.show_end(former)
+    desk.mirrors.workloads.show_end(desk.workload("net-1-2"))
     told = desk.scene(1).ceilings[JOB].told
     assert told.endswith("Kueue admits layer 1-2 on other nodes than the layers below it")
     desk.now += 1.0

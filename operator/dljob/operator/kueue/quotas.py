@@ -473,8 +473,9 @@ class Quotas:
         for job, ceiling in scene.ceilings.items():
             entry = scene.entries[job]
             least, wanted = entry.job.gpus.options[0], _decided(entry)
-            asked = max(least, wanted, self._find_reach(job))
-            use = self._uses.setdefault(job, _Use(asked, now))
+            use = self._uses.get(job)
+            if use is None:
+                use = self._uses[job] = _Use(max(least, wanted, self._find_reach(job)), now)
             if job in lifted:
                 if would is None:
                     continue
