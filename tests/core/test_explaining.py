@@ -407,7 +407,7 @@ def test_wait_counts_gpus_after_the_other_steps():
     world = snapshot(first, second, cluster=Cluster([Node.of(N1, 4)]))
     start = Start(first.id, Placement.of({N1: (0, 1, 2, 3)}), turn)
     wait = Wait(second.id, Cause(CauseCode.NO_ROOM))
-    text = sentences_for(world, Plan((start, wait)))
+    text = sentences_for(world, Plan((start, wait)), {})
     assert text[first.id] == "starts on 4 GPUs on n1: it is its turn"
     assert text[second.id].startswith("waits: needs 4 GPUs; none is free")
 

@@ -9,7 +9,7 @@ import pytest
 from dljob.core import cycle, keeping
 from dljob.core.checking import Law
 from dljob.core.contract import Decision, Share, View
-from dljob.core.explaining.sentences import describe_share, sentence_for_step, sentences_for
+from dljob.core.explaining.sentences import describe_shares, sentence_for_step, sentences_for
 from dljob.core.model import Cause, CauseCode, Ceiling, JobId, JobState, Snapshot
 from dljob.core.placement.limits import HALF_LIFE_S, NamespaceLimits, Use
 from dljob.core.planning import Reshape, Start, Stop, Wait, settle
@@ -116,10 +116,11 @@ def test_last_started_jobs_borrow_beyond_the_part_of_their_user():
     snapshot = shared(first, last, other)
     assert find_parts(snapshot) == {"a": 4.0, "b": 4.0}
     assert find_borrowed(snapshot) == {"a/1": 0, "a/2": 3, "b/1": 0}
-    assert describe_share(snapshot, last) == "borrows 3 of 4 GPUs: a has 7 GPUs, and a share of 4"
+    told = "borrows 3 of 4 GPUs: a has 7 GPUs, and a share of 4"
+    assert describe_shares(snapshot)[last.id] == told
     weightless = shared(first, last, other, shares={"b": 1})
     assert find_borrowed(weightless) == {"a/1": 3, "a/2": 4, "b/1": 0}
-    assert describe_share(make_snapshot(snapshot.cluster, first), first) == ""
+    assert describe_shares(make_snapshot(snapshot.cluster, first)) == {}
 
 
 def test_gpus_of_a_start_count_as_borrowed():
@@ -127,8 +128,9 @@ def test_gpus_of_a_start_count_as_borrowed():
     old = wide("a/1", holds={"n1": (0, 1)}, iterations_total=1e6)
     snapshot = shared(old, waits, gpus=6, now=30.0)
     plan = cycle.schedule(snapshot, policies.make("fifo", {}))
-    assert find_borrowed(snapshot, plan) == {"a/1": 0, "b/1": 1}
-    assert sentences_for(snapshot, plan)[waits.id].endswith("; borrows 1 of 4 GPUs")
+    borrowed = find_borrowed(snapshot, plan)
+    assert borrowed == {"a/1": 0, "b/1": 1}
+    assert sentences_for(snapshot, plan, borrowed)[waits.id].endswith("; borrows 1 of 4 GPUs")
     queued = replace(snapshot.pending[0], ceiling=Ceiling(4))
     assert find_borrowed(replace(snapshot, pending=[queued]), plan) == {"a/1": 0}, "that is Kueue's"
 

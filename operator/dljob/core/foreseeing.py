@@ -28,6 +28,7 @@ from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait
 from dljob.core.predicting.predictor import SUPPOSED_S, Estimate, Predictor, Span
 from dljob.core.predicting.spans import span_remaining
 from dljob.core.recording.expecting import remaining_with
+from dljob.core.sharing import find_borrowed
 from dljob_wire.problems import listed
 
 MOST_DECISIONS: Final = 200
@@ -411,8 +412,8 @@ def _iter_effects(
 ) -> Iterator[Effect]:
     old_steps = {step.job: step for step in before[1].steps}
     new_steps = {step.job: step for step in after[1].steps}
-    sentences = explaining.sentences_for(*after)
-    former = explaining.sentences_for(*before)
+    sentences = explaining.sentences_for(*after, find_borrowed(*after))
+    former = explaining.sentences_for(*before, find_borrowed(*before))
     states = _states(after[0])
     predictor = Predictor.of(after[0])
     jobs = [*new_steps, *(job for job in old_steps if job not in new_steps)]

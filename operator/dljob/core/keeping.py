@@ -25,7 +25,7 @@ from dljob.core.model import Cause, CauseCode, Cluster, JobId, JobState, Node, N
 from dljob.core.placement import placing
 from dljob.core.placement.counting import count_usable
 from dljob.core.placement.free_gpus import Room
-from dljob.core.placement.limits import NamespaceLimits, namespace_of
+from dljob.core.placement.limits import NamespaceLimits, namespace_of, sum_by_namespace
 from dljob.core.placement.placing import Placed
 
 _TURN = Cause(CauseCode.ITS_TURN)
@@ -128,15 +128,14 @@ def show_beside(snapshot: Snapshot, kept: Iterable[JobState]) -> Snapshot:
     """Show the rest of the decision without these jobs: the other GPUs, and the rest of the
     limits."""
     taken: dict[NodeName, dict[int, str]] = {}
-    held: dict[str, int] = {}
-    for state in kept:
-        if state.placement is not None:
-            for node, gpus in state.placement.slices:
-                taken.setdefault(node, {}).update(dict.fromkeys(gpus, f"job {state.id} keeps it"))
-            namespace = namespace_of(state.id)
-            held[namespace] = held.get(namespace, 0) + state.placement.gpus
+    placed = [(state.id, state.placement) for state in kept if state.placement is not None]
+    for job, placement in placed:
+        for node, gpus in placement.slices:
+            taken.setdefault(node, {}).update(dict.fromkeys(gpus, f"job {job} keeps it"))
     cluster = leave_out(snapshot.cluster, taken)
-    limits = snapshot.limits.less(held) if snapshot.limits.max_gpus else snapshot.limits
+    limits = snapshot.limits
+    if limits.max_gpus:
+        limits = limits.less(sum_by_namespace((job, each.gpus) for job, each in placed))
     return replace(snapshot, cluster=cluster, limits=limits)
 
 

@@ -106,6 +106,18 @@ class Plan:
         return self if len(others) <= most else replace(self, steps=(*waits, *others[:most]))
 
 
+def count_after(running: Iterable[JobState], steps: Iterable[Step]) -> dict[JobId, int]:
+    """Return how many GPUs each job has after these steps, with those that a gang still waits for."""
+    gpus = {s.id: max(s.gang, s.placement.gpus) for s in running if s.placement is not None}
+    for step in steps:
+        if isinstance(step, Stop):
+            gpus.pop(step.job, None)
+        elif not isinstance(step, Wait):
+            whole = step.placement if isinstance(step, Start) else step.new
+            gpus[step.job] = max(step.gang, whole.gpus)
+    return gpus
+
+
 def settle(snapshot: Snapshot, steps: Sequence[Step]) -> Snapshot:
     """Return the snapshot as if these steps had been taken."""
     placed = {

@@ -28,8 +28,8 @@ from dljob.core.model import (
     NodeName,
     Snapshot,
 )
-from dljob.core.placement.limits import Use, namespace_of
-from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, Wait, settle
+from dljob.core.placement.limits import Use, namespace_of, sum_by_namespace
+from dljob.core.planning import Move, Plan, Reshape, Start, Step, Stop, count_after, settle
 from dljob.core.queues import Queue
 
 TURN_S: Final = 300.0
@@ -148,22 +148,8 @@ def _pour(
 
 def count_gpus(snapshot: Snapshot, plan: Plan | None = None) -> Counter[str]:
     """Return how many GPUs the jobs of each user have, after a plan if there is one."""
-    gpus = _gpus_after(snapshot, plan)
-    counts: Counter[str] = Counter()
-    for job, number in gpus.items():
-        counts[namespace_of(job)] += number
-    return counts
-
-
-def _gpus_after(snapshot: Snapshot, plan: Plan | None) -> dict[JobId, int]:
-    gpus = {s.id: max(s.gang, s.placement.gpus) for s in snapshot.running if s.placement}
-    for step in plan.steps if plan is not None else ():
-        if isinstance(step, Stop):
-            del gpus[step.job]
-        elif not isinstance(step, Wait):
-            whole = step.placement if isinstance(step, Start) else step.new
-            gpus[step.job] = max(step.gang, whole.gpus)
-    return gpus
+    gpus = count_after(snapshot.running, plan.steps if plan is not None else ())
+    return sum_by_namespace(gpus.items())
 
 
 def find_parts(snapshot: Snapshot) -> dict[str, float]:
@@ -181,7 +167,8 @@ def find_borrowed(snapshot: Snapshot, plan: Plan | None = None) -> dict[JobId, i
     """
     if not any(snapshot.limits.shares.values()):
         return {}
-    gpus, over = _gpus_after(snapshot, plan), count_gpus(snapshot, plan)
+    gpus = count_after(snapshot.running, plan.steps if plan is not None else ())
+    over = sum_by_namespace(gpus.items())
     over.subtract({user: ceil(part - _EXACT) for user, part in find_parts(snapshot).items()})
     begun = gpus.keys() - {state.id for state in snapshot.running}
     states = (*snapshot.running, *snapshot.queue.select(begun).values())
@@ -288,7 +275,7 @@ def _ask_alone(
     wished: dict[str, Mapping[JobId, int]] = {}
     for user in users:
         alone = _show_alone(snapshot, user, gpus=most[user])
-        wished[user] = _gpus_after(alone, decide(alone))
+        wished[user] = count_after(alone.running, decide(alone).steps)
     return wished
 
 

@@ -290,7 +290,8 @@ def statuses_of(
     plan: Plan, snapshot: Snapshot, *, scene: Scene, policy: Policy
 ) -> dict[JobId, Status]:
     """Return the new status of each job in the plan."""
-    sentences = explaining.sentences_for(snapshot, plan)
+    borrowed = sharing.find_borrowed(snapshot, plan) if snapshot.limits.shares else {}
+    sentences = explaining.sentences_for(snapshot, plan, borrowed)
     assumptions = Assumptions(snapshot, policy)
     states = _select(snapshot, {step.job for step in plan.steps})
     statuses: dict[JobId, Status] = {}
@@ -299,20 +300,20 @@ def statuses_of(
         told = assumptions.of(states[step.job]) if step.job in states else ()
         informed = _informed(status, told, policy=policy)
         statuses[step.job] = status.with_condition(informed, scene.now) if informed else status
-    if plan.use.until:
-        statuses |= _iter_lent(statuses, plan, snapshot, scene=scene)
+    if borrowed:
+        statuses |= _iter_lent(statuses, borrowed, scene=scene)
     return statuses
 
 
 def _iter_lent(
-    statuses: Mapping[JobId, Status], plan: Plan, snapshot: Snapshot, *, scene: Scene
+    statuses: Mapping[JobId, Status], borrowed: Mapping[JobId, int], *, scene: Scene
 ) -> Iterator[tuple[JobId, Status]]:
     """Yield the statuses of the jobs that borrow another number of GPUs than before."""
-    for job, borrowed in sharing.find_borrowed(snapshot, plan).items():
+    for job, lent in borrowed.items():
         status, share = statuses.get(job, scene.entries[job].status), None
         if status.placement is not None:
-            told = explaining.describe_lent(borrowed, status.placement)
-            reason = BORROWED if borrowed else OWED
+            told = explaining.describe_lent(lent, status.placement)
+            reason = BORROWED if lent else OWED
             share = Ceiling(status.placement.gpus, reason, told)
         after = tell_of_quota(status, share, now=scene.now)
         if after is not status:

@@ -53,6 +53,7 @@ class Outlook:
         self._assumptions = Assumptions(snapshot, policy) if policy is not None else None
         self._states = {state.id: state for state in (*snapshot.running, *snapshot.pending)}
         self._predictor = Predictor.of(snapshot)
+        self._shares = sentences.describe_shares(snapshot) if snapshot.limits.shares else {}
 
     def remaining(self, job: JobId) -> Span | None:
         """Return the seconds until the job ends if nothing changes; infinite or ``None`` if unknown."""
@@ -115,7 +116,7 @@ class Outlook:
 
     def _training(self, entry: Entry, state: JobState) -> str:
         told = sentences.sentence_for_training(self._snapshot, state)
-        if share := sentences.describe_share(self._snapshot, state):
+        if share := self._shares.get(state.id):
             told += f"; {share}"
         stalled = _find(entry, ConditionType.PROGRESSING)
         if stalled is not None and not stalled.status:

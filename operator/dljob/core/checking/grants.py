@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dljob.core.checking.laws import Breach, Law
 from dljob.core.model import Cluster, GpuRef, JobId, JobState, NodeName, Placement, Snapshot
 from dljob.core.placement.amounts import Amounts, lacking, total
-from dljob.core.placement.limits import namespace_of
+from dljob.core.placement.limits import namespace_of, sum_by_namespace
 from dljob.core.placement.needs import Needs
-from dljob.core.planning import Move, Reshape, Start, Step, Stop, Wait
+from dljob.core.planning import Move, Reshape, Start, Step, count_after
 
 
 def find_unreal(
@@ -91,22 +91,11 @@ def _find_wrong_place(
 def find_excess(steps: Sequence[Step], snapshot: Snapshot) -> Iterator[Breach]:
     """Find jobs that get more GPUs in a namespace that exceeds its limit after the plan."""
     limits = snapshot.limits
-    before = {
-        state.id: max(state.gang, state.placement.gpus) if state.placement is not None else 0
-        for state in snapshot.running
-    }
-    after = dict(before)
-    for step in steps:
-        if isinstance(step, Stop):
-            after.pop(step.job, None)
-        elif not isinstance(step, Wait):
-            whole = step.placement if isinstance(step, Start) else step.new
-            after[step.job] = max(whole.gpus, step.gang)
-    # Count all jobs of a namespace, including the jobs that the plan does not change.
-    totals: dict[str, int] = {}
-    for job, gpus in after.items():
-        namespace = namespace_of(job)
-        totals[namespace] = totals.get(namespace, 0) + gpus
+    if not limits.max_gpus:
+        return
+    before, after = count_after(snapshot.running, ()), count_after(snapshot.running, steps)
+    # Of all jobs of a namespace, including the jobs that the plan does not change.
+    totals = sum_by_namespace(after.items())
     for job, gpus in after.items():
         namespace = namespace_of(job)
         limit, has = limits.gpus_of(namespace), totals[namespace]

@@ -47,10 +47,11 @@ def sentence_for_wait(
     return f"waits: {reason}"
 
 
-def sentences_for(snapshot: Snapshot, plan: Plan) -> dict[JobId, str]:
+def sentences_for(
+    snapshot: Snapshot, plan: Plan, borrowed: Mapping[JobId, int]
+) -> dict[JobId, str]:
     """Return the effect and the reason of each step; jobs wait for GPUs that the other steps leave."""
     settled = settle(snapshot, plan.steps)
-    borrowed = sharing.find_borrowed(snapshot, plan) if plan.use.until else {}
     sentences = {}
     for step in plan.steps:
         before = settled if isinstance(step, Wait) else snapshot
@@ -132,14 +133,16 @@ def describe_lent(borrowed: int, placement: Placement) -> str:
     return f"borrows {borrowed or 'none'} of {count_gpus(placement.gpus)}"
 
 
-def describe_share(snapshot: Snapshot, state: JobState) -> str:
-    """Return the borrowed GPUs of a training job, and the part of its user; empty where users are owed nothing."""
-    borrowed = sharing.find_borrowed(snapshot).get(state.id)
-    if borrowed is None or state.placement is None:
-        return ""
-    user, has = namespace_of(state.id), sharing.count_gpus(snapshot)
-    part = sharing.find_parts(snapshot).get(user, 0.0)
-    return f"{describe_lent(borrowed, state.placement)}: {user} has {count_gpus(has[user])}, and a share of {part:.3g}"
+def describe_shares(snapshot: Snapshot) -> dict[JobId, str]:
+    """Return the borrowed GPUs of each job, and the part of its user; nothing where users are owed nothing."""
+    borrowed, told = sharing.find_borrowed(snapshot), dict[JobId, str]()
+    parts, has = sharing.find_parts(snapshot), sharing.count_gpus(snapshot)
+    for state in snapshot.running:
+        if state.placement is not None and state.id in borrowed:
+            user, lent = namespace_of(state.id), describe_lent(borrowed[state.id], state.placement)
+            share = f"a share of {parts.get(user, 0.0):.3g}"
+            told[state.id] = f"{lent}: {user} has {count_gpus(has[user])}, and {share}"
+    return told
 
 
 # --- the reasons --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from dljob.core.contract import Decision, Share
 from dljob.core.model import Cause, CauseCode, JobId, JobState
-from dljob.core.placement.limits import NamespaceLimits, namespace_of
+from dljob.core.placement.limits import NamespaceLimits, namespace_of, sum_by_namespace
 from dljob.core.queues import Queue
 
 _LIMIT = Cause(CauseCode.NAMESPACE_LIMIT)
@@ -178,10 +178,7 @@ def keep_within(decision: Decision, allotted: Allotted, *, limits: NamespaceLimi
 def _find_excess(shares: Mapping[JobId, Share], limits: NamespaceLimits) -> set[str]:
     if not limits.max_gpus:
         return set()
-    wanted: dict[str, int] = {}
-    for job, share in shares.items():
-        namespace = namespace_of(job)
-        wanted[namespace] = wanted.get(namespace, 0) + max(share.gpus, share.gang)
+    wanted = sum_by_namespace((job, max(each.gpus, each.gang)) for job, each in shares.items())
     return {
         namespace
         for namespace, gpus in wanted.items()

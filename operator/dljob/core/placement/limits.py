@@ -7,7 +7,8 @@ so the limit is kept where GPUs are decided about.
 
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -99,3 +100,11 @@ class Use:
 def namespace_of(job: str) -> str:
     """Name the namespace of a job; empty where there are none."""
     return job.rpartition("/")[0]
+
+
+def sum_by_namespace(gpus: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Return the GPUs of all jobs of each namespace together, from those of each job."""
+    totals: Counter[str] = Counter()
+    for job, number in gpus:
+        totals[namespace_of(job)] += number
+    return totals
